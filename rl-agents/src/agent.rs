@@ -22,7 +22,7 @@ use crate::{Error, Layout, Policy, Weights};
 pub trait Agent: Send {
     /// Returns the policy to evaluate and copy.
     ///
-    /// Where environments step on the device that learns, its parameters are those of the last [`Agent::fetch_policy`]. Its
+    /// Where environments step on the device that learns, its parameters are those of the last [`OnDevice::fetch_policy`]. Its
     /// exploration is that of the last [`Agent::acting`]; rollouts are collected with [`Agent::acting`].
     fn policy(&self) -> &dyn Policy;
 
@@ -44,89 +44,102 @@ pub trait Agent: Send {
     /// [`Error::Diverged`] if losses stay non-finite (single steps are skipped); errors of candle.
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error>;
 
-    /// Shares the gradients of later updates with other ranks.
-    ///
-    /// All ranks call [`Agent::update`] with the same rollouts. The bits are those of an agent alone. The default computes every
-    /// gradient on every rank.
-    fn share(&mut self, _ranks: Arc<dyn Ranks>) {}
-
-    /// Returns the kind of memory to collect rollouts in.
-    ///
-    /// Rollouts in other memory are learnt from too, but a device may wait for them. `overlapped` is true if rollouts are filled
-    /// while the agent learns.
-    fn memory(&self, _overlapped: bool) -> Arc<dyn Memory> {
-        <dyn Memory>::host()
-    }
-
-    /// Returns the bytes of memory by purpose on a device that learns.
-    ///
-    /// Counts everything on that device, environments included; empty if there is no device.
-    fn device_memory(&self) -> Vec<(&'static str, usize)> {
-        Vec::new()
-    }
-
-    /// Brings the policy up to date, if the environments are on the device that learns.
-    ///
-    /// # Errors
-    /// [`Error::Device`].
-    fn fetch_policy(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// Reports events of later updates to `watch`, if the agent has such events.
-    fn watch(&mut self, _watch: Watch) {}
-
-    /// Reports the stages of later updates to `probe`, if the agent has such stages.
-    ///
-    /// Each thread reports its own stages.
-    fn set_probe(&mut self, _probe: Probe) {}
-
-    /// Reports spans of later work on a device to `watch`, if one learns.
-    ///
-    /// # Errors
-    /// [`Error::Device`].
-    fn watch_device(&mut self, _watch: DeviceWatch) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// Ends the current trajectories: the next rollout does not continue them.
-    ///
-    /// Called between two updates if a rollout is dropped, or if the environments begin new episodes.
-    fn gap(&mut self) {}
-
     /// Returns the state of the agent, apart from the replay memory.
     ///
     /// # Errors
     /// [`Error::Device`] if the state is on a device and cannot be read.
     fn save(&self) -> Result<Snapshot, Error>;
 
-    /// Restores a saved state; a replay memory is empty until [`Agent::load_replay`].
+    /// Restores a saved state; a replay memory is empty until [`Replays::load_replay`].
     ///
     /// # Errors
     /// [`Error::Snapshot`] if it does not fit; nothing has changed then.
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error>;
 
-    /// True if checkpoints include the replay memory.
-    fn saves_replay(&self) -> bool {
-        false
+    /// Ends the current trajectories: the next rollout does not continue them.
+    ///
+    /// Called between two updates if a rollout is dropped, or if the environments begin new episodes. Does nothing by default, as
+    /// suits an agent that keeps nothing of a trajectory from one rollout to the next.
+    fn discontinue(&mut self) {}
+
+    /// Returns the replay memory, for checkpoints; `None` without one.
+    fn replay(&mut self) -> Option<&mut dyn Replays> {
+        None
     }
 
-    /// Streams the replay memory to `out`; without one, does nothing.
+    /// Returns the device that learns; `None` if the CPU learns.
+    fn device(&mut self) -> Option<&mut dyn OnDevice> {
+        None
+    }
+
+    /// Returns the seam to other ranks; `None` if every rank computes every gradient.
+    fn shared(&mut self) -> Option<&mut dyn Shareable> {
+        None
+    }
+
+    /// Returns the seam to a caller that measures; `None` if updates report nothing.
+    fn observed(&mut self) -> Option<&mut dyn Observed> {
+        None
+    }
+}
+
+/// An agent with a replay memory, which a checkpoint can include.
+pub trait Replays {
+    /// True if checkpoints include the replay memory.
+    fn is_saved(&self) -> bool;
+
+    /// Streams the replay memory to `out`.
     ///
     /// # Errors
     /// [`Error::Buffer`] if `out` cannot be written.
-    fn save_replay(&self, _out: &mut dyn Write) -> Result<(), Error> {
-        Ok(())
-    }
+    fn save_replay(&self, out: &mut dyn Write) -> Result<(), Error>;
 
     /// Restores the replay memory saved along with `snapshot`, which has been loaded.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] if there is no replay memory; [`Error::Buffer`] if the input is damaged or another memory's. The
-    /// replay memory is empty then.
-    fn load_replay(&mut self, _snapshot: &Snapshot, _input: &mut dyn Read) -> Result<(), Error> {
-        Err(Error::Snapshot("this agent has no replay memory".into()))
-    }
+    /// [`Error::Buffer`] if the input is damaged or another memory's. The replay memory is empty then.
+    fn load_replay(&mut self, snapshot: &Snapshot, input: &mut dyn Read) -> Result<(), Error>;
+}
+
+/// An agent that learns on a device.
+pub trait OnDevice {
+    /// Returns the kind of memory to collect rollouts in.
+    ///
+    /// Rollouts in other memory are learnt from too, but the device may wait for them. `overlapped` is true if rollouts are
+    /// filled while the agent learns.
+    fn memory(&self, overlapped: bool) -> Arc<dyn Memory>;
+
+    /// Returns the bytes of the device's memory by purpose, environments included.
+    fn memory_use(&self) -> Vec<(&'static str, usize)>;
+
+    /// Brings the policy up to date, if the environments are on the device.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    fn fetch_policy(&mut self) -> Result<(), Error>;
+
+    /// Reports spans of later work on the device to `watch`.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error>;
+}
+
+/// An agent whose gradients ranks can share.
+pub trait Shareable {
+    /// Shares the gradients of later updates with other ranks.
+    ///
+    /// All ranks call [`Agent::update`] with the same rollouts. The bits are those of an agent alone.
+    fn share(&mut self, ranks: Arc<dyn Ranks>);
+}
+
+/// An agent that reports the progress of its updates.
+pub trait Observed {
+    /// Reports events of later updates to `watch`.
+    fn watch(&mut self, watch: Watch);
+
+    /// Reports the stages of later updates to `probe`; each thread reports its own.
+    fn set_probe(&mut self, probe: Probe);
 }
 
 /// Event of an update.

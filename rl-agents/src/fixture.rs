@@ -6,7 +6,7 @@ use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpol
 
 use crate::learner::batch::{Batch, Minibatch};
 use crate::learner::targets::Targets;
-use crate::{ActorCritic, Collector, Learner, NetConfig, Precision};
+use crate::{ActorCritic, Collector, LearnerKind, NetConfig, Precision};
 
 /// Kind of actions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,12 +104,12 @@ impl Env for Choices {
 }
 
 /// The fixture's policy, its parameters moved away from those that acted.
-pub(crate) fn moved_policy(learner: Learner, case: Case) -> ActorCritic {
+pub(crate) fn moved_policy(learner: LearnerKind, case: Case) -> ActorCritic {
     moved_policy_in(learner, Precision::F32, case)
 }
 
 /// [`moved_policy`] with a precision.
-pub(crate) fn moved_policy_in(learner: Learner, precision: Precision, case: Case) -> ActorCritic {
+pub(crate) fn moved_policy_in(learner: LearnerKind, precision: Precision, case: Case) -> ActorCritic {
     let (policy, ..) = rollout_of(case);
     let (space, actions) = match case {
         Case::Continuous => (Drift::default().observation_space(), Drift::default().action_space()),

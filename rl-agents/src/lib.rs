@@ -38,9 +38,13 @@ mod network;
 mod policy;
 mod probe;
 
-pub use agent::{Agent, Counters, Divergence, Metrics, NamedTensor, Schedule, Snapshot, UpdateEvent, Watch};
+pub use agent::{
+    Agent, Counters, Divergence, Metrics, NamedTensor, Observed, OnDevice, Replays, Schedule, Shareable, Snapshot, UpdateEvent,
+    Watch,
+};
 pub use algorithms::a2c::{A2c, A2cConfig};
 pub use algorithms::dqn::{Dqn, DqnConfig};
+pub use algorithms::on_policy::OnPolicy;
 pub use algorithms::ppo::{Ppo, PpoConfig};
 pub use algorithms::{a2c, dqn, ppo};
 pub use collect::anomaly::{Anomalies, Anomaly, catches_panics};
@@ -62,7 +66,7 @@ pub use network::params::{Layout, TensorInfo};
 pub use network::precision::{Precision, candle_device};
 pub use policy::actor_critic::ActorCritic;
 pub use policy::distributions;
-pub use policy::network::{Learner, NetConfig};
+pub use policy::network::{LearnerKind, NetConfig};
 pub use policy::q_network::QNetwork;
 pub use policy::size::NetSize;
 pub use policy::{Acted, Acting, Choice, CopyPolicy, Policy, Scratch, Weights};

@@ -32,6 +32,12 @@ pub struct Key {
     pub resumable: bool,
 }
 
+/// A struct of settings, as [`settings!`](crate::settings!) declares it.
+pub trait Settings {
+    /// Names, types, ranges and descriptions of the settings.
+    const KEYS: &'static [Key];
+}
+
 /// Type and range of a setting.
 ///
 /// Numbers are compared as f32, the type in which most of them are stored.
@@ -101,6 +107,10 @@ macro_rules! settings {
             fn default() -> Self {
                 Self { $($field: $default,)+ }
             }
+        }
+
+        impl $crate::settings::Settings for $name {
+            const KEYS: &'static [$crate::settings::Key] = $name::KEYS;
         }
 
         impl $name {

@@ -94,7 +94,11 @@ fn acting_and_minibatches_allocate_nothing() {
         for stale in [false, true] {
             let config = PpoConfig { n_steps: 64, batch_size: 64, n_epochs: 1, ..PpoConfig::default() };
             let mut agent = Ppo::new(policy.clone(), config, 8, 0).unwrap().on_device(device, rollout.shape()).unwrap();
-            let mut rollout = Rollout::new_in(rollout.shape(), &agent.memory(stale)).unwrap();
+            let mut rollout = Rollout::new_in(
+                rollout.shape(),
+                &agent.device().map_or_else(<dyn rl_buffer::Memory>::host, |device| device.memory(stale)),
+            )
+            .unwrap();
             // The second update of a kind captures a graph; the first one here is of the latest policy.
             for round in 0..5 {
                 let acting: &dyn Policy = if stale { &policy } else { agent.policy() };

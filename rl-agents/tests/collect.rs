@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 
 use rl_agents::settings::OnNonfinite;
 use rl_agents::{
-    A2c, A2cConfig, Acted, Acting, ActorCritic, Agent, Anomaly, Collector, CollectorState, Dqn, DqnConfig, EvalConfig, Learner,
-    NetConfig, Policy, Ppo, PpoConfig, QNetwork, Scratch, Weights, evaluate, evaluate_with,
+    A2c, A2cConfig, Acted, Acting, ActorCritic, Agent, Anomaly, Collector, CollectorState, Dqn, DqnConfig, EvalConfig,
+    LearnerKind, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Scratch, Weights, evaluate, evaluate_with,
 };
 use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::wrappers::{EpisodeStats, RewardClip};
@@ -411,7 +411,7 @@ impl Policy for AtOnce {
 fn values_computed_apart_are_those_computed_in_acting() {
     let env = Faulty::new(Kind::NanReward, false);
     for (learner, shared_trunk, apart) in
-        [(Learner::Fused, false, true), (Learner::Fused, true, false), (Learner::Reference, false, false)]
+        [(LearnerKind::Fused, false, true), (LearnerKind::Fused, true, false), (LearnerKind::Reference, false, false)]
     {
         let net = NetConfig { hidden: vec![33, 65], shared_trunk, learner, ..NetConfig::default() };
         let policy = ActorCritic::new(&env.observation_space(), &env.action_space(), &net, 1).unwrap();

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use rl_agents::{
-    A2c, A2cConfig, ActorCritic, Agent, Collector, Error, Learner, NetConfig, Ppo, PpoConfig, Schedule, Snapshot, evaluate,
+    A2c, A2cConfig, ActorCritic, Agent, Collector, Error, LearnerKind, NetConfig, Ppo, PpoConfig, Schedule, Snapshot, evaluate,
 };
 use rl_buffer::Rollout;
 use rl_envs::{Action, ActionSpace, Actions, Env, Obs, Pool, Rng, Space, Step, SyncVecEnv, cartpole::CartPole};
@@ -57,7 +57,7 @@ impl Env for Point {
 const N_ENVS: usize = 16;
 const N_STEPS: usize = 40;
 
-fn start(seed: u64, ppo: bool, learner: Learner, pool: &Pool) -> (Collector, Box<dyn Agent>, Rollout) {
+fn start(seed: u64, ppo: bool, learner: LearnerKind, pool: &Pool) -> (Collector, Box<dyn Agent>, Rollout) {
     let collector = Collector::new(N_ENVS, &Point::default(), pool, seed).unwrap();
     let net = NetConfig { hidden: vec![32], learner, log_std_init: -0.5, ..NetConfig::default() };
     let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, seed).unwrap();
@@ -99,7 +99,7 @@ fn change_actions(rollout: &mut Rollout, change: impl FnMut(f32) -> f32) {
 
 #[test]
 fn environments_get_clipped_actions_and_the_rollout_keeps_them_unclipped() {
-    let (mut collector, mut agent, mut rollout) = start(1, true, Learner::Fused, &Pool::new(1).unwrap());
+    let (mut collector, mut agent, mut rollout) = start(1, true, LearnerKind::Fused, &Pool::new(1).unwrap());
     collector.collect(agent.acting(1.0), &mut rollout).unwrap();
     let actions = actions(&rollout).to_owned();
     let Obs::F32(obs) = rollout.obs() else { panic!("f32") };
@@ -123,7 +123,7 @@ fn the_same_seed_gives_the_same_bits_for_any_number_of_threads() {
     for ppo in [true, false] {
         let run = |n_threads| {
             let pool = Pool::new(n_threads).unwrap();
-            let (mut collector, mut agent, mut rollout) = start(5, ppo, Learner::Fused, &pool);
+            let (mut collector, mut agent, mut rollout) = start(5, ppo, LearnerKind::Fused, &pool);
             for _ in 0..3 {
                 collector.collect(agent.acting(1.0), &mut rollout).unwrap();
                 agent.update(&rollout, 1.0, &pool).unwrap();
@@ -138,7 +138,7 @@ fn the_same_seed_gives_the_same_bits_for_any_number_of_threads() {
 #[test]
 fn stopped_and_continued_equals_uninterrupted_bit_for_bit() {
     let pool = Pool::new(1).unwrap();
-    let (mut collector, mut agent, mut rollout) = start(3, true, Learner::Fused, &pool);
+    let (mut collector, mut agent, mut rollout) = start(3, true, LearnerKind::Fused, &pool);
     let mut step = |collector: &mut Collector, agent: &mut dyn Agent| -> Snapshot {
         collector.collect(agent.acting(1.0), &mut rollout).unwrap();
         agent.update(&rollout, 0.5, &pool).unwrap();
@@ -147,7 +147,7 @@ fn stopped_and_continued_equals_uninterrupted_bit_for_bit() {
     step(&mut collector, &mut *agent);
     let (saved, envs) = (agent.save().unwrap(), collector.save().unwrap());
     let expected = step(&mut collector, &mut *agent);
-    let (mut other, mut continued, _) = start(3, true, Learner::Fused, &pool);
+    let (mut other, mut continued, _) = start(3, true, LearnerKind::Fused, &pool);
     other.load(envs).unwrap();
     continued.load(&saved).unwrap();
     assert_eq!(step(&mut other, &mut *continued), expected);
@@ -156,7 +156,7 @@ fn stopped_and_continued_equals_uninterrupted_bit_for_bit() {
 #[test]
 fn log_std_begins_where_the_setting_says_and_is_learnt() {
     let pool = Pool::new(1).unwrap();
-    for learner in [Learner::Fused, Learner::Reference] {
+    for learner in [LearnerKind::Fused, LearnerKind::Reference] {
         let (mut collector, mut agent, mut rollout) = start(3, true, learner, &pool);
         let range = agent.layout().tensors().last().filter(|t| t.name == "log_std").unwrap().range.clone();
         assert_eq!(agent.policy().weights().params[range.clone()], [-0.5]);
@@ -169,7 +169,7 @@ fn log_std_begins_where_the_setting_says_and_is_learnt() {
 #[test]
 fn a_policy_with_the_other_kind_of_actions_is_refused() {
     let pool = Pool::new(1).unwrap();
-    let (mut collector, mut agent, mut rollout) = start(0, true, Learner::Fused, &pool);
+    let (mut collector, mut agent, mut rollout) = start(0, true, LearnerKind::Fused, &pool);
     let mut other = Collector::new(N_ENVS, &CartPole::default(), &pool, 0).unwrap();
     let policy = ActorCritic::new(other.observation_space(), other.action_space(), &NetConfig::default(), 0).unwrap();
     assert!(matches!(collector.collect(&policy, &mut rollout), Err(Error::ActionKind)));
@@ -180,7 +180,7 @@ fn a_policy_with_the_other_kind_of_actions_is_refused() {
 }
 
 /// Mean greedy return over 50 episodes, learnt from rollouts changed by `tamper`.
-fn learn(seed: u64, ppo: bool, learner: Learner, tamper: impl Fn(&mut Rollout)) -> f64 {
+fn learn(seed: u64, ppo: bool, learner: LearnerKind, tamper: impl Fn(&mut Rollout)) -> f64 {
     let pool = Pool::new(1).unwrap();
     let (mut collector, mut agent, mut rollout) = start(seed, ppo, learner, &pool);
     for _ in 0..if ppo { 20 } else { 60 } {
@@ -201,13 +201,13 @@ fn learn(seed: u64, ppo: bool, learner: Learner, tamper: impl Fn(&mut Rollout)) 
 fn agents_learn_to_drive_a_point_and_mutants_do_not() {
     for ppo in [true, false] {
         for seed in 0..3 {
-            let right = learn(seed, ppo, Learner::Fused, |_| {});
+            let right = learn(seed, ppo, LearnerKind::Fused, |_| {});
             assert!(right > -5.0, "ppo {ppo}, seed {seed}: {right}");
-            let negated = learn(seed, ppo, Learner::Fused, |rollout| change_actions(rollout, |a| -a));
+            let negated = learn(seed, ppo, LearnerKind::Fused, |rollout| change_actions(rollout, |a| -a));
             assert!(negated < -20.0, "ppo {ppo}, seed {seed}: {negated} with actions negated");
         }
     }
-    assert!(learn(0, true, Learner::Reference, |_| {}) > -5.0);
-    let clipped = learn(0, false, Learner::Fused, |rollout| change_actions(rollout, |a| a.clamp(-0.5, 0.5)));
+    assert!(learn(0, true, LearnerKind::Reference, |_| {}) > -5.0);
+    let clipped = learn(0, false, LearnerKind::Fused, |rollout| change_actions(rollout, |a| a.clamp(-0.5, 0.5)));
     assert!(clipped < -20.0, "{clipped} with clipped actions");
 }

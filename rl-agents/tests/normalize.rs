@@ -4,7 +4,7 @@
 
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{
-    A2c, A2cConfig, ActorCritic, Agent, Collector, Error, Learner, NetConfig, Policy, Ppo, PpoConfig, Schedule, evaluate,
+    A2c, A2cConfig, ActorCritic, Agent, Collector, Error, LearnerKind, NetConfig, Policy, Ppo, PpoConfig, Schedule, evaluate,
 };
 use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, VecEnv, pool};
@@ -242,7 +242,7 @@ fn both_learners_learn_the_same_from_normalized_rollouts() {
         }
         agent.save().unwrap().params
     };
-    let (fused, reference) = (run(Learner::Fused), run(Learner::Reference));
+    let (fused, reference) = (run(LearnerKind::Fused), run(LearnerKind::Reference));
     assert!(fused.iter().zip(&reference).all(|(a, b)| (a - b).abs() < 1e-4));
 }
 

@@ -5,14 +5,14 @@
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{Linear, Module};
 use rl_agents::optim::{Optimizer, Rule};
-use rl_agents::{ActorCritic, Agent, Collector, Learner, NetConfig, Ppo, PpoConfig, Precision, Schedule, evaluate};
+use rl_agents::{ActorCritic, Agent, Collector, LearnerKind, NetConfig, Ppo, PpoConfig, Precision, Schedule, evaluate};
 use rl_envs::{Pool, SyncVecEnv, cartpole::CartPole};
 
 /// Mean return in CartPole after 16,384 steps of PPO, and skipped updates.
 fn learn(precision: Precision, seed: u64) -> (f64, f32) {
     let pool = Pool::new(1).unwrap();
     let mut collector = Collector::new(8, &CartPole::default(), &pool, seed).unwrap();
-    let net = NetConfig { hidden: vec![32], learner: Learner::Reference, precision, ..NetConfig::default() };
+    let net = NetConfig { hidden: vec![32], learner: LearnerKind::Reference, precision, ..NetConfig::default() };
     let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, seed).unwrap();
     let learning_rate = Schedule::Constant(3e-3);
     let config = PpoConfig { n_steps: 64, batch_size: 128, n_epochs: 4, learning_rate, ..PpoConfig::default() };

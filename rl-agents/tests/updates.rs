@@ -3,7 +3,7 @@
 //! `golden/updates.py` recorded Stable-Baselines3's rollouts, and its parameters after each update.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Learner, NetConfig, Ppo, PpoConfig, Schedule};
+use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, LearnerKind, NetConfig, Ppo, PpoConfig, Schedule};
 use rl_buffer::{ObsSlice, Rollout, RolloutShape};
 use rl_envs::{ActionSpace, Actions, Obs, Pool, Space};
 use serde_json::Value;
@@ -77,7 +77,7 @@ fn follows(run: &str, agent: impl Fn(ActorCritic) -> Box<dyn Agent>) {
     let runs: Value = serde_json::from_str(include_str!("golden/updates.json")).unwrap();
     let (obs, actions) = (Space::vector(&[-1.0; OBS_LEN], &[1.0; OBS_LEN]), ActionSpace::Discrete { n: 3, masked: false });
     let (run, pool) = (&runs[run], Pool::new(1).unwrap());
-    for learner in [Learner::Fused, Learner::Reference] {
+    for learner in [LearnerKind::Fused, LearnerKind::Reference] {
         let net = NetConfig { hidden: vec![8, 8], learner, ..NetConfig::default() };
         let mut policy = ActorCritic::unset(&obs, &actions, &net).unwrap();
         policy.set_params(&params(&policy, &run["params"]), 0).unwrap();

@@ -95,5 +95,5 @@ impl BlockingEnv for Line {
 }
 
 fn main() -> ExitCode {
-    rl_runtime::cli::main(&[Entry::blocking::<Line>("line", "reach the right end of a line, over HTTP")])
+    rl_runtime::cli::main(&[Entry::blocking::<Line>("line", "reach the right end of a line, over HTTP")], &[])
 }

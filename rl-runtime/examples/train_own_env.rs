@@ -60,7 +60,7 @@ fn main() -> Result<(), Error> {
     let entry = Entry::of::<Walk>("walk", "reach the right end of a line");
     let mut layers = Layers::default();
     ["steps=40000", "ppo.n_steps=64", "ppo.batch_size=128"].iter().for_each(|setting| layers.add_assignment(setting));
-    let config = layers.resolve(&entry, Algo::Ppo)?;
+    let config = layers.resolve(&entry, Algo::PPO)?;
 
     let dir = RunDir::create(None, &config, "cpu")?; // runs/walk-ppo-seed0-1
     let mut training = Training::new(&config, &entry, Profile::new(false))?;

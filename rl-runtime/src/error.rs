@@ -207,7 +207,7 @@ impl Error {
     }
 
     /// Creates an error for a single configuration problem.
-    pub(crate) fn config(problem: impl Into<String>) -> Self {
+    pub fn config(problem: impl Into<String>) -> Self {
         Self::Config { problems: vec![problem.into()] }
     }
 }

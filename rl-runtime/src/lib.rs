@@ -40,6 +40,8 @@ mod run;
 mod sources;
 
 #[cfg(feature = "train")]
+pub use config::algo;
+#[cfg(feature = "train")]
 pub use config::algo::{Algo, AlgoConfig};
 #[cfg(feature = "train")]
 pub use config::{Config, budget};

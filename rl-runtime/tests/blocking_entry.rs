@@ -94,7 +94,7 @@ fn an_environment_that_blocks_is_trained_resumed_and_evaluated() {
         "dqn.prioritized=true",
         "keep_checkpoints=9",
     ];
-    for (algo, own) in [(Algo::Ppo, ppo), (Algo::A2c, a2c), (Algo::Dqn, dqn)] {
+    for (algo, own) in [(Algo::PPO, ppo), (Algo::A2C, a2c), (Algo::DQN, dqn)] {
         for pipeline in ["pipeline=sync", "pipeline=overlapped"] {
             let config = config(algo, &[own, &[pipeline]].concat()).unwrap();
             let dir = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ fn an_environment_that_blocks_is_trained_resumed_and_evaluated() {
 fn an_evaluation_gives_up_on_an_environment_that_ends_no_episode() {
     let entry = Entry::blocking::<Remote<2, 3>>("broken", "CartPole behind a broken line");
     let dir = tempfile::tempdir().unwrap();
-    let config = config(Algo::A2c, &["a2c.n_steps=20"]).unwrap();
+    let config = config(Algo::A2C, &["a2c.n_steps=20"]).unwrap();
     train(&config, dir.path(), None);
     let saved = checkpoint::policy(dir.path(), false, &remote()).unwrap();
     let error = evaluate_policy(&*saved.policy, &entry, 3, &EvalConfig::new(7), &Pool::new(1).unwrap()).unwrap_err();
@@ -128,11 +128,11 @@ fn an_evaluation_gives_up_on_an_environment_that_ends_no_episode() {
 fn what_cannot_work_with_an_environment_that_blocks_is_refused_in_a_sentence() {
     for (algo, setting, text) in [
         (
-            Algo::Dqn,
+            Algo::DQN,
             "dqn.exploration_spread=7",
             "dqn.exploration_spread is above 0, which needs rollouts whose columns stay with one environment each, but remote blocks",
         ),
-        (Algo::Ppo, "env.frame_stack=2", "remote blocks, and env.* puts wrappers only"),
+        (Algo::PPO, "env.frame_stack=2", "remote blocks, and env.* puts wrappers only"),
     ] {
         let error = config(algo, &[setting]).unwrap_err();
         assert!(error.exit_code() == 2 && error.to_string().contains(text), "{error}");

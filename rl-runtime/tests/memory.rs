@@ -59,7 +59,7 @@ fn a_run_takes_what_its_budget_says() {
     let dir = tempfile::tempdir().unwrap();
     let settings = ["n_envs=4096", "ppo.n_steps=16", "ppo.batch_size=65536", "ppo.n_epochs=1", "hidden=[512]"];
     let ends = ["steps=65536", "eval_episodes=1", "eval_max_steps=1"];
-    let (budget, peak) = budget_and_peak("cartpole", Algo::Ppo, &[&settings[..], &ends].concat(), dir.path());
+    let (budget, peak) = budget_and_peak("cartpole", Algo::PPO, &[&settings[..], &ends].concat(), dir.path());
     assert!(close(budget, peak), "{budget} bytes by the budget, {peak} at the peak");
 }
 
@@ -71,22 +71,22 @@ fn a_run_takes_what_its_budget_says() {
 fn every_kind_of_run_takes_what_its_budget_says() {
     let dir = tempfile::tempdir().unwrap();
     let cases: [(&str, Algo, &[&str]); 14] = [
-        ("cartpole", Algo::Ppo, &["steps=1024"]),
-        ("cartpole", Algo::A2c, &["steps=1024"]),
-        ("cartpole", Algo::Dqn, &["steps=4096"]),
-        ("snake", Algo::Ppo, &["steps=20000"]),
-        ("breakout", Algo::Ppo, &["steps=20000", "learner=reference"]),
-        ("cartpole", Algo::Ppo, &["steps=1", "n_envs=1048576", "ppo.n_steps=8", "ppo.batch_size=1048576", "ppo.n_epochs=1"]),
+        ("cartpole", Algo::PPO, &["steps=1024"]),
+        ("cartpole", Algo::A2C, &["steps=1024"]),
+        ("cartpole", Algo::DQN, &["steps=4096"]),
+        ("snake", Algo::PPO, &["steps=20000"]),
+        ("breakout", Algo::PPO, &["steps=20000", "learner=reference"]),
+        ("cartpole", Algo::PPO, &["steps=1", "n_envs=1048576", "ppo.n_steps=8", "ppo.batch_size=1048576", "ppo.n_epochs=1"]),
         (
             "cartpole",
-            Algo::Ppo,
+            Algo::PPO,
             &["steps=1", "hidden=[2048, 2048]", "ppo.n_steps=8", "n_envs=64", "ppo.batch_size=512", "ppo.n_epochs=1"],
         ),
-        ("cartpole", Algo::A2c, &["steps=1", "hidden=[1024, 1024]", "learner=reference", "n_envs=1024", "a2c.batch_size=1024"]),
-        ("snake", Algo::A2c, &["steps=1", "n_envs=262144", "a2c.n_steps=4"]),
+        ("cartpole", Algo::A2C, &["steps=1", "hidden=[1024, 1024]", "learner=reference", "n_envs=1024", "a2c.batch_size=1024"]),
+        ("snake", Algo::A2C, &["steps=1", "n_envs=262144", "a2c.n_steps=4"]),
         (
             "cartpole",
-            Algo::Ppo,
+            Algo::PPO,
             &[
                 "steps=65536",
                 "pipeline=overlapped",
@@ -100,7 +100,7 @@ fn every_kind_of_run_takes_what_its_budget_says() {
         ),
         (
             "snake",
-            Algo::Ppo,
+            Algo::PPO,
             &[
                 "steps=2097152",
                 "pipeline=overlapped",
@@ -115,7 +115,7 @@ fn every_kind_of_run_takes_what_its_budget_says() {
         ),
         (
             "snake",
-            Algo::Dqn,
+            Algo::DQN,
             &[
                 "steps=1000000",
                 "n_envs=4096",
@@ -129,7 +129,7 @@ fn every_kind_of_run_takes_what_its_budget_says() {
         ),
         (
             "cartpole",
-            Algo::Dqn,
+            Algo::DQN,
             &[
                 "steps=4000000",
                 "n_envs=4096",
@@ -141,7 +141,7 @@ fn every_kind_of_run_takes_what_its_budget_says() {
         ),
         (
             "pendulum",
-            Algo::Ppo,
+            Algo::PPO,
             &["steps=1", "n_envs=65536", "ppo.n_steps=16", "ppo.batch_size=65536", "ppo.n_epochs=1", "eval_episodes=100000"],
         ),
     ];

@@ -9,27 +9,18 @@
 //! older policy gets V-trace targets (Espeholt et al., "IMPALA", 2018), with advantages normalized before importance ratios
 //! weight them.
 //!
-//! Read [`A2c::update`] first, then `loss`. `rl train cartpole --algo a2c` runs it.
-
-use std::sync::Arc;
+//! Read `on_policy` first, the update that PPO shares, then `loss`.
+//! `rl train cartpole --algo a2c` runs it.
 
 use candle_core::Tensor;
-use rl_buffer::{Memory, Rollout, RolloutShape};
 use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
-use rl_envs::Pool;
 
-use crate::device::descent::Plan;
-use crate::device::times::DeviceWatch;
-use crate::learner::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
-use crate::learner::descent::{Descent, StepSums, add_minibatch};
+use crate::algorithms::on_policy::{Common, Method, OnPolicy, Terms, common};
+use crate::learner::batch::{Batch, Columns, Derivatives, SampleLoss};
 use crate::learner::optim::Rule;
 use crate::learner::targets::{Refresh, Targets};
-use crate::probe::{self, Probe, Stage, Threads};
-use crate::ranks::Ranks;
 use crate::settings::{self, Kind};
-use crate::{
-    ActorCritic, Agent, DeviceCollector, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot, UpdateEvent, Watch,
-};
+use crate::{ActorCritic, Error, Metrics, Schedule};
 
 crate::settings! {
     /// Settings of A2C.
@@ -77,60 +68,34 @@ impl A2cConfig {
     /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`] for the first that fails.
     pub fn check(&self, n_envs: usize) -> Result<(), Error> {
         settings::check(Self::KEYS, self)?;
-        let n_steps = self.n_steps;
-        let rollout = n_steps.saturating_mul(n_envs);
-        let batch_size = self.samples(rollout);
-        if rollout == 0 || !rollout.is_multiple_of(batch_size) {
-            return Err(Error::BatchSize { batch_size, rollout, n_steps, n_envs });
-        }
-        if self.normalize_advantage && batch_size == 1 {
-            let allowed = "normalize_advantage needs at least 2 samples";
-            return Err(Error::Setting { name: "batch_size", value: "1".into(), allowed });
-        }
-        Ok(())
+        self.common().check(n_envs)
     }
 
     /// Samples of a minibatch, for a rollout of `rollout` samples.
     #[must_use]
     pub fn samples(&self, rollout: usize) -> usize {
-        if self.batch_size == 0 { rollout } else { self.batch_size }
-    }
-
-    /// Returns what the latest policy computes for a rollout of an older one.
-    fn refresh(&self) -> Refresh {
-        if self.vtrace { Refresh::VTrace } else { Refresh::Values }
+        self.common().samples(rollout)
     }
 }
 
 /// The A2C agent.
-pub struct A2c {
-    descent: Descent,
-    config: A2cConfig,
-}
-
-/// The loss of a minibatch and its parts, all scalars.
-struct A2cTerms {
-    total: Tensor,
-    policy: Tensor,
-    value: Tensor,
-    entropy: Tensor,
-}
+pub type A2c = OnPolicy<A2cConfig>;
 
 /// Computes `L = L_policy + ent_coef L_entropy + vf_coef L_value`.
 ///
 /// `L_policy = -mean A ln pi(a|s)`, `L_entropy = -mean H`, `L_value = mean (R - V)^2`.
-fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &A2cConfig) -> candle_core::Result<A2cTerms> {
+fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &A2cConfig) -> candle_core::Result<Terms> {
     let (outputs, values) = policy.forward(params, &batch.obs)?;
     let distribution = policy.distribution().of_batch(params, &outputs, batch.masks.as_ref())?;
     let policy_loss = (distribution.log_prob(&batch.actions)? * &batch.advantages)?.mean_all()?.neg()?;
     let value_loss = candle_nn::loss::mse(&values, &batch.returns)?;
     let entropy_loss = distribution.entropy()?.mean_all()?.neg()?;
     let total = ((&policy_loss + (&entropy_loss * f64::from(config.ent_coef))?)? + (&value_loss * f64::from(config.vf_coef))?)?;
-    Ok(A2cTerms { total, policy: policy_loss, value: value_loss, entropy: entropy_loss })
+    Ok(Terms { total, policy: policy_loss, value: value_loss, entropy: entropy_loss, kl: 0.0, clip_fraction: 0.0 })
 }
 
 /// [`loss`] for the tile kernel.
-struct A2cLoss {
+pub(crate) struct A2cLoss {
     vf_coef: f32,
 }
 
@@ -148,218 +113,68 @@ impl SampleLoss for A2cLoss {
     }
 }
 
-impl A2c {
-    /// Creates an agent from a policy, for rollouts of `n_envs` environments.
-    ///
-    /// `seed` determines the order of samples.
-    ///
-    /// # Errors
-    /// Errors of [`A2cConfig::check`].
-    pub fn new(policy: ActorCritic, config: A2cConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
-        config.check(n_envs)?;
-        Ok(Self { descent: Descent::new(policy, A2cConfig::RULE, seed, config.normalize_reward), config })
+impl Method for A2cConfig {
+    const OPTIMIZER: Rule = Self::RULE;
+    const OBJECTIVE: Objective = Objective::PolicyGradient;
+    const POLICY_LOSS: &'static str = "train/policy_loss";
+    type Loss<'a> = A2cLoss;
+
+    fn common(&self) -> Common {
+        common!(self)
     }
 
-    /// Learns on `device`, from rollouts of this shape.
-    ///
-    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit.
-    ///
-    /// # Errors
-    /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Device`], for instance without memory.
-    pub fn on_device(self, device: &rl_cuda::Device, shape: RolloutShape) -> Result<Self, Error> {
-        let Self { descent, config } = self;
-        let batch_size = config.samples(shape.n_steps * shape.n_envs);
-        Ok(Self { descent: descent.on_device(device, shape, (batch_size, config.micro_batch), config.refresh())?, config })
+    fn check(&self, n_envs: usize) -> Result<(), Error> {
+        self.check(n_envs)
     }
 
-    /// Creates environments of the type `env` on the device that learns.
-    ///
-    /// Their rollouts are learnt from where they are. `seed` is the environments' and the acting policy's.
-    /// With `ranks`, creates this rank's share of the environments; every rank has the rollouts of all.
-    ///
-    /// # Errors
-    /// [`Error::Device`], for instance if the environment has no kernels.
-    pub fn collector(&self, env: &str, seed: u64, ranks: Option<&Arc<dyn Ranks>>) -> Result<DeviceCollector, Error> {
-        self.descent.collector(env, seed, ranks)
+    fn refresh(&self) -> Refresh {
+        if self.vtrace { Refresh::VTrace } else { Refresh::Values }
     }
 
-    /// [`Agent::update`] on the device: the same steps.
-    fn update_on_device(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
-        let Self { descent, config } = self;
-        let learning_rate = config.learning_rate.at(remaining);
-        let settings = UpdateSettings {
-            learning_rate,
-            max_norm: config.max_grad_norm,
-            ent_coef: config.ent_coef,
-            vf_coef: config.vf_coef,
-            ..UpdateSettings::default()
-        };
-        let plan = Plan {
-            objective: Objective::PolicyGradient,
-            discounts: (config.gamma, config.gae_lambda),
-            n_epochs: 1,
-            shuffled: config.samples(rollout.len()) < rollout.len(),
-            normalize: config.normalize_advantage,
-        };
-        let totals = descent.update_on_device(rollout, (&plan, &settings), pool)?;
-        self.metrics(&totals, StepSums::of(&totals), learning_rate)
+    fn n_epochs(&self) -> usize {
+        1
     }
 
-    /// Returns the metrics of an update.
-    fn metrics(&self, totals: &UpdateTotals, steps: StepSums, learning_rate: f32) -> Result<Metrics, Error> {
-        let n = totals.minibatches;
-        let mut metrics = Metrics::default();
-        metrics.push("train/loss", totals.loss);
-        metrics.push("train/policy_loss", totals.policy / n);
-        metrics.push("train/value_loss", totals.value / n);
-        metrics.push("train/entropy_loss", totals.entropy / n);
-        steps.report(&mut metrics);
-        metrics.push("train/explained_variance", totals.explained_variance);
-        self.descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
-        metrics.push("train/learning_rate", learning_rate);
-        metrics.push("train/n_updates", self.descent.epochs as f32);
-        Ok(metrics)
+    fn shuffles(&self, n_samples: usize) -> bool {
+        self.samples(n_samples) < n_samples
     }
 
-    /// Computes the gradient of a minibatch with the tile kernel.
-    fn fused(&mut self, minibatch: &Minibatch<'_>, pool: &Pool) -> Result<Parts, Error> {
-        let Descent { policy, slices, gradient, probe, .. } = &mut self.descent;
-        let threads = Threads { pool, probe: probe.as_ref() };
-        minibatch.gradient(policy, A2cLoss { vf_coef: self.config.vf_coef }, threads, slices, gradient)
+    fn sample_loss(&self, _: f32) -> A2cLoss {
+        A2cLoss { vf_coef: self.vf_coef }
     }
 
-    /// Computes the gradient of a minibatch with candle operations.
-    fn reference(&mut self, minibatch: &Minibatch<'_>) -> Result<Parts, Error> {
-        let Self { descent, config } = self;
-        let Minibatch { rollout, targets, rows, advantages, .. } = *minibatch;
-        let micro_batch = if config.micro_batch == 0 { rows.len() } else { config.micro_batch };
-        descent.gradient.fill(0.0);
-        let mut parts = Parts::default();
-        for (micro, advantages) in rows.chunks(micro_batch).zip(advantages.chunks(micro_batch)) {
-            let batch = Batch::gather(&descent.policy, rollout, targets, micro, advantages)?;
-            let params = descent.variable()?;
-            let loss = loss(&descent.policy, &params, &batch, config)?;
-            let share = micro.len() as f32 / rows.len() as f32;
-            probe::report(descent.probe.as_ref(), Stage::Forward);
-            descent.add_gradient(&params, &(&loss.total * f64::from(share))?)?;
-            probe::report(descent.probe.as_ref(), Stage::Backward);
-            parts.policy += share * loss.policy.to_scalar::<f32>()?;
-            parts.value += share * loss.value.to_scalar::<f32>()?;
-            parts.entropy += share * loss.entropy.to_scalar::<f32>()?;
-        }
-        Ok(parts)
-    }
-}
-
-impl Agent for A2c {
-    fn policy(&self) -> &dyn Policy {
-        &self.descent.policy
+    fn reference(
+        &self,
+        policy: &ActorCritic,
+        params: &Tensor,
+        batch: &Batch,
+        _: &Targets,
+        _: &[u32],
+        _: f32,
+    ) -> Result<Terms, Error> {
+        Ok(loss(policy, params, batch, self)?)
     }
 
-    fn layout(&self) -> &Layout {
-        self.descent.policy.layout()
+    fn on_device(&self, _: f32, common: UpdateSettings) -> UpdateSettings {
+        common
     }
 
-    fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
-        if self.descent.device.is_some() {
-            return self.update_on_device(rollout, remaining, pool);
-        }
-        let config = self.config.clone();
-        let learning_rate = config.learning_rate.at(remaining);
-        self.descent.report(UpdateEvent::StatisticsBegin);
-        let rewards = self.descent.rewards(rollout, config.gamma, pool)?;
-        let is_first = self.descent.policy.awaits_obs();
-        if is_first {
-            self.descent.policy.network_mut().merge_obs(rollout, pool);
-        }
-        self.descent.report(UpdateEvent::StatisticsEnd);
-        self.descent.report(UpdateEvent::TargetsBegin);
-        let policy = &self.descent.policy;
-        let targets = if rollout.is_stale(policy.version()) {
-            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), config.refresh(), pool)?
-        } else {
-            Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
-        };
-        self.descent.report(UpdateEvent::TargetsEnd);
-        probe::report(self.descent.probe.as_ref(), Stage::Targets);
-        let n_samples = rollout.len();
-        let batch_size = config.samples(n_samples);
-        let mut rows: Vec<u32> = (0..n_samples as u32).collect();
-        if batch_size < n_samples {
-            self.descent.shuffle(&mut rows, pool);
-        } else {
-            self.descent.epochs += 1;
-        }
-        let mut advantages = Vec::with_capacity(batch_size);
-        let explained_variance = targets.explained_variance();
-        let (mut totals, mut steps) = (UpdateTotals { explained_variance, ..UpdateTotals::default() }, StepSums::default());
-
-        for rows in rows.chunks_exact(batch_size) {
-            targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
-            probe::report(self.descent.probe.as_ref(), Stage::Shuffle);
-            let minibatch = Minibatch { rollout, targets: &targets, rows, advantages: &advantages, ent_coef: config.ent_coef };
-            let parts = match self.descent.policy.learner() {
-                Learner::Fused => self.fused(&minibatch, pool)?,
-                Learner::Reference => self.reference(&minibatch)?,
-            };
-            let loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
-            add_minibatch(&mut totals, loss, &parts);
-            steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm, pool)?);
-        }
-
-        if !is_first {
-            self.descent.report(UpdateEvent::StatisticsBegin);
-            self.descent.policy.network_mut().merge_obs(rollout, pool);
-            self.descent.report(UpdateEvent::StatisticsEnd);
-        }
-        self.metrics(&totals, steps, learning_rate)
+    fn ends_at(&self, _: f32) -> bool {
+        false
     }
 
-    fn share(&mut self, ranks: Arc<dyn Ranks>) {
-        self.descent.share(ranks);
-    }
+    fn report_sums(&self, _: &UpdateTotals, _: &mut Metrics) {}
 
-    fn memory(&self, overlapped: bool) -> Arc<dyn Memory> {
-        self.descent.memory(overlapped)
-    }
-
-    fn device_memory(&self) -> Vec<(&'static str, usize)> {
-        self.descent.device_memory()
-    }
-
-    fn fetch_policy(&mut self) -> Result<(), Error> {
-        self.descent.fetch()
-    }
-
-    fn watch(&mut self, watch: Watch) {
-        self.descent.watch = Some(watch);
-    }
-
-    fn set_probe(&mut self, probe: Probe) {
-        self.descent.probe = Some(probe);
-    }
-
-    fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {
-        self.descent.watch_device(watch)
-    }
-
-    fn gap(&mut self) {
-        self.descent.gap();
-    }
-
-    fn save(&self) -> Result<Snapshot, Error> {
-        self.descent.save()
-    }
-
-    fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        self.descent.load(snapshot)
-    }
+    fn report_schedules(&self, _: f32, _: &mut Metrics) {}
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Precision, fixture};
+    use crate::learner::descent::Descent;
+    use crate::{Agent, LearnerKind, Precision, Snapshot, fixture};
+    use rl_buffer::Rollout;
+    use rl_envs::Pool;
 
     #[test]
     fn the_gradient_of_the_loss_equals_finite_differences() {
@@ -375,12 +190,12 @@ mod tests {
                     let config = A2cConfig { ent_coef: 0.1, micro_batch, ..A2cConfig::default() };
                     A2c::new(fixture::moved_policy(learner, case), config, 4, 0).unwrap()
                 };
-                let mut reference = agent(Learner::Reference, 0);
-                reference.reference(minibatch).unwrap();
-                let mut fused = agent(Learner::Fused, 0);
-                fused.fused(minibatch, &Pool::new(2).unwrap()).unwrap();
-                let mut micro = agent(Learner::Reference, 7);
-                micro.reference(minibatch).unwrap();
+                let mut reference = agent(LearnerKind::Reference, 0);
+                reference.reference(minibatch, 1.0).unwrap();
+                let mut fused = agent(LearnerKind::Fused, 0);
+                fused.fused(minibatch, 1.0, &Pool::new(2).unwrap()).unwrap();
+                let mut micro = agent(LearnerKind::Reference, 7);
+                micro.reference(minibatch, 1.0).unwrap();
                 fixture::assert_near(&fused.descent.gradient, &reference.descent.gradient);
                 fixture::assert_near(&micro.descent.gradient, &reference.descent.gradient);
             });
@@ -393,11 +208,11 @@ mod tests {
             fixture::with_minibatch(case, |minibatch| {
                 let gradient = |precision, micro_batch| {
                     let config = A2cConfig { ent_coef: 0.1, micro_batch, ..A2cConfig::default() };
-                    let policy = fixture::moved_policy_in(Learner::Reference, precision, case);
+                    let policy = fixture::moved_policy_in(LearnerKind::Reference, precision, case);
                     let mut agent = A2c::new(policy, config, 4, 0).unwrap();
                     // The first loss scales are too large, and skipped steps halve them.
                     let finite = (0..16).any(|_| {
-                        agent.reference(minibatch).unwrap();
+                        agent.reference(minibatch, 1.0).unwrap();
                         let Descent { optimizer, gradient, .. } = &mut agent.descent;
                         optimizer.step(&mut vec![0.0; gradient.len()], gradient, 0.0, 1.0).is_some()
                     });
@@ -449,7 +264,7 @@ mod tests {
         let config = A2cConfig { n_steps: 8, vtrace: false, ..A2cConfig::default() };
         let pool = Pool::new(1).unwrap();
         let (_, rollout, _) = fixture::rollout();
-        let policy = || fixture::moved_policy(Learner::Fused, fixture::Case::Discrete);
+        let policy = || fixture::moved_policy(LearnerKind::Fused, fixture::Case::Discrete);
         let (rewards, discounts) = (rollout.rewards(), (config.gamma, config.gae_lambda));
         let expected = Targets::off_policy(&policy(), &rollout, rewards, discounts, Refresh::Values, &pool).unwrap();
         let metrics = A2c::new(policy(), config, 4, 0).unwrap().update(&rollout, 1.0, &pool).unwrap();

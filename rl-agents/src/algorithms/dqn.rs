@@ -22,9 +22,8 @@ use rl_buffer::{
 };
 use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space, either, visit};
 
-use crate::agent::{Divergence, NamedTensor};
+use crate::agent::{Divergence, NamedTensor, Observed, OnDevice, Replays, Shareable};
 use crate::device::dqn::{DeviceDqn, Repeated};
-use crate::device::times::DeviceWatch;
 use crate::kernel::gradient::Slices;
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{Stats, Tile, TileLoss};
@@ -36,7 +35,7 @@ use crate::probe::{self, Probe, Stage, Threads};
 use crate::ranks::Ranks;
 use crate::settings::{self, Kind, MAX_STEPS};
 use crate::{
-    Agent, Counters, Error, Layout, Learner, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot, UpdateEvent, Watch,
+    Agent, Counters, Error, Layout, LearnerKind, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot, UpdateEvent, Watch,
 };
 
 crate::settings! {
@@ -559,8 +558,8 @@ impl Dqn {
         self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsEnd));
         probe::report(self.probe.as_ref(), Stage::Targets);
         let (loss, q) = match self.network.learner() {
-            Learner::Fused => self.fused(pool)?,
-            Learner::Reference => self.reference()?,
+            LearnerKind::Fused => self.fused(pool)?,
+            LearnerKind::Reference => self.reference()?,
         };
         let learning_rate = self.config.learning_rate.at(1.0 - done);
         let (optimizer, gradient) = (&mut self.optimizer, &self.memory.gradient);
@@ -758,7 +757,7 @@ impl Agent for Dqn {
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         check_continues(rollout, "n-step returns and stacked frames continue")?;
         if rollout.cut_before {
-            self.gap();
+            self.discontinue();
         }
         let (n_steps, n_envs) = rollout.rewards().dim();
         let done = 1.0 - remaining;
@@ -797,28 +796,7 @@ impl Agent for Dqn {
         Ok(metrics)
     }
 
-    fn share(&mut self, ranks: Arc<dyn Ranks>) {
-        self.device.iter_mut().for_each(|device| device.share(ranks.clone()));
-        self.memory.slices.share(ranks);
-    }
-
-    fn device_memory(&self) -> Vec<(&'static str, usize)> {
-        self.device.as_ref().map_or_else(Vec::new, DeviceDqn::memory_use)
-    }
-
-    fn watch(&mut self, watch: Watch) {
-        self.watch = Some(watch);
-    }
-
-    fn set_probe(&mut self, probe: Probe) {
-        self.probe = Some(probe);
-    }
-
-    fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {
-        self.device.as_ref().map_or(Ok(()), |device| device.watch(watch))
-    }
-
-    fn gap(&mut self) {
+    fn discontinue(&mut self) {
         match &mut self.replay {
             Replay::Uniform(replay) => replay.forget_waiting(),
             Replay::Prioritized(replay) => replay.forget_waiting(),
@@ -864,7 +842,42 @@ impl Agent for Dqn {
         self.load_device()
     }
 
-    fn saves_replay(&self) -> bool {
+    fn replay(&mut self) -> Option<&mut dyn Replays> {
+        Some(self)
+    }
+
+    fn device(&mut self) -> Option<&mut dyn OnDevice> {
+        self.device.as_mut().map(|device| device as &mut dyn OnDevice)
+    }
+
+    fn shared(&mut self) -> Option<&mut dyn Shareable> {
+        Some(self)
+    }
+
+    fn observed(&mut self) -> Option<&mut dyn Observed> {
+        Some(self)
+    }
+}
+
+impl Shareable for Dqn {
+    fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.device.iter_mut().for_each(|device| device.share(ranks.clone()));
+        self.memory.slices.share(ranks);
+    }
+}
+
+impl Observed for Dqn {
+    fn watch(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
+    fn set_probe(&mut self, probe: Probe) {
+        self.probe = Some(probe);
+    }
+}
+
+impl Replays for Dqn {
+    fn is_saved(&self) -> bool {
         self.config.save_replay
     }
 
@@ -906,11 +919,11 @@ mod tests {
     fn a_saved_replay_memory_with_an_action_that_does_not_exist_is_refused() {
         for prioritized in [false, true] {
             let config = || DqnConfig { buffer_size: 64, prioritized, save_replay: true, ..DqnConfig::default() };
-            let saved = agent(Learner::Fused, config());
+            let saved = agent(LearnerKind::Fused, config());
             let mut bytes = Vec::new();
             saved.save_replay(&mut bytes).unwrap();
             let snapshot = saved.save().unwrap();
-            let mut loaded = agent(Learner::Fused, config());
+            let mut loaded = agent(LearnerKind::Fused, config());
             loaded.load_replay(&snapshot, &mut &bytes[..]).unwrap();
             // Rows follow 14 numbers of 8 bytes; Snake's observations are bytes, so that a row of words begins with its action.
             bytes[14 * 8..][..4].copy_from_slice(&4u32.to_le_bytes());
@@ -920,7 +933,7 @@ mod tests {
     }
 
     /// An agent with a replay memory of masked Snake on a small board, and a drawn batch.
-    fn agent(learner: Learner, config: DqnConfig) -> Dqn {
+    fn agent(learner: LearnerKind, config: DqnConfig) -> Dqn {
         agent_of(&NetConfig { hidden: vec![17, 9], learner, ..NetConfig::default() }, config)
     }
 
@@ -1011,7 +1024,7 @@ mod tests {
 
     #[test]
     fn columns_that_do_not_run_on_are_refused() {
-        let mut agent = agent(Learner::Fused, DqnConfig::default());
+        let mut agent = agent(LearnerKind::Fused, DqnConfig::default());
         let pool = Pool::new(1).unwrap();
         let env = Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 });
         let mut collector = Collector::new(4, &env, &pool, 1).unwrap();
@@ -1074,21 +1087,22 @@ mod tests {
                 for b in [1, 31, 33, 65, 200] {
                     let config =
                         DqnConfig { dueling, double, batch_size: b, prioritized: true, n_steps: 2, ..DqnConfig::default() };
-                    let [fused, reference] = [(Learner::Fused, 0), (Learner::Reference, 16)].map(|(learner, micro_batch)| {
-                        let mut agent = agent(learner, DqnConfig { micro_batch, ..config.clone() });
-                        let pool = Pool::new(2).unwrap();
-                        agent.target.network_mut().change(|params| params.iter_mut().for_each(|x| *x *= 1.1));
-                        let Memory { batch, words, .. } = &mut agent.memory;
-                        words.iter_mut().zip(0u32..).for_each(|(word, i)| *word = i.wrapping_mul(0x9E37_79B9));
-                        let Replay::Prioritized(replay) = &mut agent.replay else { panic!("prioritized") };
-                        replay.sample(words, 0.5, batch).unwrap();
-                        agent.set_targets(&pool).unwrap();
-                        let (loss, q) = match learner {
-                            Learner::Fused => agent.fused(&pool).unwrap(),
-                            Learner::Reference => agent.reference().unwrap(),
-                        };
-                        (loss, q, agent.memory.gradient, agent.memory.errors)
-                    });
+                    let [fused, reference] =
+                        [(LearnerKind::Fused, 0), (LearnerKind::Reference, 16)].map(|(learner, micro_batch)| {
+                            let mut agent = agent(learner, DqnConfig { micro_batch, ..config.clone() });
+                            let pool = Pool::new(2).unwrap();
+                            agent.target.network_mut().change(|params| params.iter_mut().for_each(|x| *x *= 1.1));
+                            let Memory { batch, words, .. } = &mut agent.memory;
+                            words.iter_mut().zip(0u32..).for_each(|(word, i)| *word = i.wrapping_mul(0x9E37_79B9));
+                            let Replay::Prioritized(replay) = &mut agent.replay else { panic!("prioritized") };
+                            replay.sample(words, 0.5, batch).unwrap();
+                            agent.set_targets(&pool).unwrap();
+                            let (loss, q) = match learner {
+                                LearnerKind::Fused => agent.fused(&pool).unwrap(),
+                                LearnerKind::Reference => agent.reference().unwrap(),
+                            };
+                            (loss, q, agent.memory.gradient, agent.memory.errors)
+                        });
                     assert!((fused.0 - reference.0).abs() < 1e-5 * reference.0.max(1.0), "{} {}", fused.0, reference.0);
                     assert!((fused.1 - reference.1).abs() < 1e-5);
                     let norm = reference.2.iter().map(|x| x * x).sum::<f32>().sqrt();
@@ -1107,7 +1121,7 @@ mod tests {
                 let net = NetConfig {
                     conv: conv.clone(),
                     hidden: vec![17, 9],
-                    learner: Learner::Reference,
+                    learner: LearnerKind::Reference,
                     precision,
                     ..NetConfig::default()
                 };
@@ -1138,7 +1152,7 @@ mod tests {
         assert_eq!(1.0 + 0.5 * rows[0][action(rows[0])], 4.5);
         // The same in the agent, one transition at a time, against the network itself.
         for double in [false, true] {
-            let mut agent = agent(Learner::Fused, DqnConfig { double, batch_size: 8, ..DqnConfig::default() });
+            let mut agent = agent(LearnerKind::Fused, DqnConfig { double, batch_size: 8, ..DqnConfig::default() });
             agent.target.network_mut().change(|params| params.iter_mut().rev().for_each(|x| *x = 0.5 - *x));
             let pool = Pool::new(1).unwrap();
             let Replay::Uniform(replay) = &agent.replay else { panic!("uniform") };

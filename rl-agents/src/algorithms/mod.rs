@@ -3,3 +3,5 @@
 pub mod a2c;
 pub mod dqn;
 pub mod ppo;
+
+pub(crate) mod on_policy;

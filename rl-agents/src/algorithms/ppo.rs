@@ -12,27 +12,19 @@
 //! policy, values to the policy at the start of the update. If `target_kl` is set, `approx_kl` too is relative to the policy at
 //! the start of the update, at the cost of one more pass.
 //!
-//! Read [`Ppo::update`] first, then `loss`. The example `train_cartpole` runs it.
-
-use std::sync::Arc;
+//! Read `on_policy` first, the update that A2C shares, then `loss`. The example
+//! `train_cartpole` runs it.
 
 use candle_core::Tensor;
-use rl_buffer::{Memory, Rollout, RolloutShape};
 use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
-use rl_envs::{Pool, math};
+use rl_envs::math;
 
-use crate::device::descent::Plan;
-use crate::device::times::DeviceWatch;
-use crate::learner::batch::{Batch, Columns, Derivatives, Minibatch, Parts, SampleLoss};
-use crate::learner::descent::{Descent, StepSums, add_minibatch};
+use crate::algorithms::on_policy::{Common, Method, OnPolicy, Terms, common};
+use crate::learner::batch::{Batch, Columns, Derivatives, SampleLoss};
 use crate::learner::optim::Rule;
 use crate::learner::targets::{Refresh, Targets};
-use crate::probe::{self, Probe, Stage, Threads};
-use crate::ranks::Ranks;
 use crate::settings::{self, Kind};
-use crate::{
-    ActorCritic, Agent, DeviceCollector, Error, Layout, Learner, Metrics, Policy, Schedule, Snapshot, UpdateEvent, Watch,
-};
+use crate::{ActorCritic, Error, Metrics, Schedule};
 
 crate::settings! {
     /// Settings of PPO.
@@ -86,38 +78,18 @@ impl PpoConfig {
     /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`] for the first that fails.
     pub fn check(&self, n_envs: usize) -> Result<(), Error> {
         settings::check(Self::KEYS, self)?;
-        let n_steps = self.n_steps;
-        let rollout = n_steps.saturating_mul(n_envs);
-        let batch_size = self.samples(rollout);
-        if rollout == 0 || !rollout.is_multiple_of(batch_size) {
-            return Err(Error::BatchSize { batch_size, rollout, n_steps, n_envs });
-        }
-        if self.normalize_advantage && batch_size == 1 {
-            let allowed = "normalize_advantage needs at least 2 samples";
-            return Err(Error::Setting { name: "batch_size", value: "1".into(), allowed });
-        }
-        Ok(())
+        self.common().check(n_envs)
     }
 
     /// Samples of a minibatch, for a rollout of `rollout` samples.
     #[must_use]
     pub fn samples(&self, rollout: usize) -> usize {
-        if self.batch_size == 0 { rollout } else { self.batch_size }
-    }
-
-    /// Returns what the latest policy computes for a rollout of an older one.
-    ///
-    /// The ratios of the surrogate correct for the older policy, but its values are stale.
-    fn refresh(&self) -> Refresh {
-        if self.target_kl > 0.0 { Refresh::LogProbs } else { Refresh::Values }
+        self.common().samples(rollout)
     }
 }
 
 /// The PPO agent.
-pub struct Ppo {
-    descent: Descent,
-    config: PpoConfig,
-}
+pub type Ppo = OnPolicy<PpoConfig>;
 
 /// The loss of a minibatch and its parts, all scalars except for the ratio.
 struct PpoTerms {
@@ -157,7 +129,7 @@ fn divergence(ratios: impl ExactSizeIterator<Item = f32>) -> f32 {
 }
 
 /// [`loss`] for the tile kernel.
-struct PpoLoss<'a> {
+pub(crate) struct PpoLoss<'a> {
     config: &'a PpoConfig,
     clip: f32,
 }
@@ -192,236 +164,80 @@ impl SampleLoss for PpoLoss<'_> {
     }
 }
 
-impl Ppo {
-    /// Creates an agent from a policy, for rollouts of `n_envs` environments.
-    ///
-    /// `seed` determines the order of samples.
-    ///
-    /// # Errors
-    /// Errors of [`PpoConfig::check`].
-    pub fn new(policy: ActorCritic, config: PpoConfig, n_envs: usize, seed: u64) -> Result<Self, Error> {
-        config.check(n_envs)?;
-        Ok(Self { descent: Descent::new(policy, PpoConfig::RULE, seed, config.normalize_reward), config })
+impl Method for PpoConfig {
+    const OPTIMIZER: Rule = Self::RULE;
+    const OBJECTIVE: Objective = Objective::ClippedSurrogate;
+    const POLICY_LOSS: &'static str = "train/policy_gradient_loss";
+    type Loss<'a> = PpoLoss<'a>;
+
+    fn common(&self) -> Common {
+        common!(self)
     }
 
-    /// Learns on `device`, from rollouts of this shape.
-    ///
-    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. The policy to act with is a copy in the
-    /// host's memory.
-    ///
-    /// # Errors
-    /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Device`], for instance without memory.
-    pub fn on_device(self, device: &rl_cuda::Device, shape: RolloutShape) -> Result<Self, Error> {
-        let Self { descent, config } = self;
-        let sizes = (config.samples(shape.n_steps * shape.n_envs), config.micro_batch);
-        Ok(Self { descent: descent.on_device(device, shape, sizes, config.refresh())?, config })
+    fn check(&self, n_envs: usize) -> Result<(), Error> {
+        self.check(n_envs)
     }
 
-    /// Computes the gradient of a minibatch with the tile kernel.
-    fn fused(&mut self, minibatch: &Minibatch<'_>, clip: f32, pool: &Pool) -> Result<Parts, Error> {
-        let Descent { policy, slices, gradient, probe, .. } = &mut self.descent;
-        let threads = Threads { pool, probe: probe.as_ref() };
-        minibatch.gradient(policy, PpoLoss { config: &self.config, clip }, threads, slices, gradient)
+    /// Ratios correct for the older policy, but its values are stale.
+    fn refresh(&self) -> Refresh {
+        if self.target_kl > 0.0 { Refresh::LogProbs } else { Refresh::Values }
     }
 
-    /// Creates environments of the type `env` on the device that learns.
-    ///
-    /// Their rollouts are learnt from where they are. `seed` is the environments' and the acting policy's.
-    /// With `ranks`, creates this rank's share of the environments; every rank has the rollouts of all.
-    ///
-    /// # Errors
-    /// [`Error::Device`], for instance if the environment has no kernels.
-    pub fn collector(&self, env: &str, seed: u64, ranks: Option<&Arc<dyn Ranks>>) -> Result<DeviceCollector, Error> {
-        self.descent.collector(env, seed, ranks)
+    fn n_epochs(&self) -> usize {
+        self.n_epochs
     }
 
-    /// [`Agent::update`] on the device: the same steps.
-    fn update_on_device(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
-        let Self { descent, config } = self;
-        let (clip, learning_rate) = (config.clip_range.at(remaining), config.learning_rate.at(remaining));
-        let settings = UpdateSettings {
-            learning_rate,
-            max_norm: config.max_grad_norm,
-            ent_coef: config.ent_coef,
-            vf_coef: config.vf_coef,
-            target_kl: config.target_kl,
-            clip,
-            clip_value: if config.clip_range_vf > 0.0 { config.clip_range_vf } else { f32::INFINITY },
-            ..UpdateSettings::default()
-        };
-        let plan = Plan {
-            objective: Objective::ClippedSurrogate,
-            discounts: (config.gamma, config.gae_lambda),
-            n_epochs: config.n_epochs,
-            shuffled: true,
-            normalize: config.normalize_advantage,
-        };
-        let totals = descent.update_on_device(rollout, (&plan, &settings), pool)?;
-        self.metrics(&totals, StepSums::of(&totals), learning_rate, clip)
+    fn shuffles(&self, _: usize) -> bool {
+        true
     }
 
-    /// Returns the metrics of an update.
-    fn metrics(&self, totals: &UpdateTotals, steps: StepSums, learning_rate: f32, clip: f32) -> Result<Metrics, Error> {
-        let n = totals.minibatches;
-        let mut metrics = Metrics::default();
-        metrics.push("train/loss", totals.loss);
-        metrics.push("train/policy_gradient_loss", totals.policy / n);
-        metrics.push("train/value_loss", totals.value / n);
-        metrics.push("train/entropy_loss", totals.entropy / n);
-        metrics.push("train/approx_kl", totals.approx_kl);
-        metrics.push("train/clip_fraction", totals.clip_fraction / n);
-        steps.report(&mut metrics);
-        metrics.push("train/explained_variance", totals.explained_variance);
-        self.descent.mean_std()?.into_iter().for_each(|std| metrics.push("train/std", std));
-        metrics.push("train/learning_rate", learning_rate);
-        metrics.push("train/clip_range", clip);
-        metrics.push("train/n_updates", self.descent.epochs as f32);
-        Ok(metrics)
+    fn sample_loss(&self, remaining: f32) -> PpoLoss<'_> {
+        PpoLoss { config: self, clip: self.clip_range.at(remaining) }
     }
 
-    /// Computes the gradient of a minibatch with candle operations.
-    fn reference(&mut self, minibatch: &Minibatch<'_>, clip: f32) -> Result<Parts, Error> {
-        let Self { descent, config } = self;
-        let Minibatch { rollout, targets, rows, advantages, .. } = *minibatch;
-        let micro_batch = if config.micro_batch == 0 { rows.len() } else { config.micro_batch };
-        descent.gradient.fill(0.0);
-        let mut parts = Parts::default();
-        for (micro, advantages) in rows.chunks(micro_batch).zip(advantages.chunks(micro_batch)) {
-            let batch = Batch::gather(&descent.policy, rollout, targets, micro, advantages)?;
-            let params = descent.variable()?;
-            let loss = loss(&descent.policy, &params, &batch, config, f64::from(clip))?;
-            let share = micro.len() as f32 / rows.len() as f32;
-            probe::report(descent.probe.as_ref(), Stage::Forward);
-            descent.add_gradient(&params, &(&loss.total * f64::from(share))?)?;
-            probe::report(descent.probe.as_ref(), Stage::Backward);
-            let ratios = loss.ratio.to_vec1::<f32>()?;
-            let kl = if targets.log_probs.is_empty() {
-                divergence(ratios.iter().copied())
-            } else {
-                let old = batch.log_probs.to_vec1::<f32>()?;
-                let since_start =
-                    |((ratio, old), &row): ((&f32, f32), &u32)| ratio * (old - targets.log_probs[row as usize]).exp();
-                divergence(ratios.iter().zip(old).zip(micro).map(since_start))
-            };
-            let clip_fraction = ratios.iter().filter(|r| (*r - 1.0).abs() > clip).count() as f32 / ratios.len() as f32;
-            parts.policy += share * loss.policy.to_scalar::<f32>()?;
-            parts.value += share * loss.value.to_scalar::<f32>()?;
-            parts.entropy += share * loss.entropy.to_scalar::<f32>()?;
-            parts.kl += share * kl;
-            parts.clip_fraction += share * clip_fraction;
-        }
-        Ok(parts)
-    }
-}
-
-impl Agent for Ppo {
-    fn policy(&self) -> &dyn Policy {
-        &self.descent.policy
-    }
-
-    fn layout(&self) -> &Layout {
-        self.descent.policy.layout()
-    }
-
-    fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
-        if self.descent.device.is_some() {
-            return self.update_on_device(rollout, remaining, pool);
-        }
-        let config = self.config.clone();
-        let clip = config.clip_range.at(remaining);
-        let learning_rate = config.learning_rate.at(remaining);
-        self.descent.report(UpdateEvent::StatisticsBegin);
-        let rewards = self.descent.rewards(rollout, config.gamma, pool)?;
-        let is_first = self.descent.policy.awaits_obs();
-        if is_first {
-            self.descent.policy.network_mut().merge_obs(rollout, pool);
-        }
-        self.descent.report(UpdateEvent::StatisticsEnd);
-        self.descent.report(UpdateEvent::TargetsBegin);
-        let policy = &self.descent.policy;
-        let targets = if rollout.is_stale(policy.version()) {
-            Targets::off_policy(policy, rollout, rewards.view(), (config.gamma, config.gae_lambda), config.refresh(), pool)?
+    fn reference(
+        &self,
+        policy: &ActorCritic,
+        params: &Tensor,
+        batch: &Batch,
+        targets: &Targets,
+        rows: &[u32],
+        remaining: f32,
+    ) -> Result<Terms, Error> {
+        let clip = self.clip_range.at(remaining);
+        let PpoTerms { total, policy, value, entropy, ratio } = loss(policy, params, batch, self, f64::from(clip))?;
+        let ratios = ratio.to_vec1::<f32>()?;
+        let kl = if targets.log_probs.is_empty() {
+            divergence(ratios.iter().copied())
         } else {
-            Targets::new(policy, rollout, rewards.view(), config.gamma, config.gae_lambda)?
+            let old = batch.log_probs.to_vec1::<f32>()?;
+            let since_start = |((ratio, old), &row): ((&f32, f32), &u32)| ratio * (old - targets.log_probs[row as usize]).exp();
+            divergence(ratios.iter().zip(old).zip(rows).map(since_start))
         };
-        self.descent.report(UpdateEvent::TargetsEnd);
-        probe::report(self.descent.probe.as_ref(), Stage::Targets);
-        let mut rows = vec![0; rollout.len()];
-        let batch_size = config.samples(rollout.len());
-        let mut advantages = Vec::with_capacity(batch_size);
-        let explained_variance = targets.explained_variance();
-        let (mut totals, mut steps) = (UpdateTotals { explained_variance, ..UpdateTotals::default() }, StepSums::default());
+        let clip_fraction = ratios.iter().filter(|r| (*r - 1.0).abs() > clip).count() as f32 / ratios.len() as f32;
+        Ok(Terms { total, policy, value, entropy, kl, clip_fraction })
+    }
 
-        'epochs: for _ in 0..config.n_epochs {
-            self.descent.shuffle(&mut rows, pool);
-            let (mut n_epoch, mut kl) = (0.0, 0.0);
-            for rows in rows.chunks_exact(batch_size) {
-                targets.advantages_of(rows, config.normalize_advantage, &mut advantages);
-                probe::report(self.descent.probe.as_ref(), Stage::Shuffle);
-                let minibatch =
-                    Minibatch { rollout, targets: &targets, rows, advantages: &advantages, ent_coef: config.ent_coef };
-                let parts = match self.descent.policy.learner() {
-                    Learner::Fused => self.fused(&minibatch, clip, pool)?,
-                    Learner::Reference => self.reference(&minibatch, clip)?,
-                };
-                let loss = parts.policy + config.ent_coef * parts.entropy + config.vf_coef * parts.value;
-                add_minibatch(&mut totals, loss, &parts);
-                n_epoch += 1.0;
-                kl += parts.kl;
-                totals.approx_kl = kl / n_epoch;
-                if config.target_kl > 0.0 && parts.kl > 1.5 * config.target_kl {
-                    break 'epochs;
-                }
-                steps.push(self.descent.step(&minibatch, (loss, &parts), learning_rate, config.max_grad_norm, pool)?);
-            }
+    fn on_device(&self, remaining: f32, common: UpdateSettings) -> UpdateSettings {
+        UpdateSettings {
+            target_kl: self.target_kl,
+            clip: self.clip_range.at(remaining),
+            clip_value: if self.clip_range_vf > 0.0 { self.clip_range_vf } else { f32::INFINITY },
+            ..common
         }
-
-        if !is_first {
-            self.descent.report(UpdateEvent::StatisticsBegin);
-            self.descent.policy.network_mut().merge_obs(rollout, pool);
-            self.descent.report(UpdateEvent::StatisticsEnd);
-        }
-        self.metrics(&totals, steps, learning_rate, clip)
     }
 
-    fn share(&mut self, ranks: Arc<dyn Ranks>) {
-        self.descent.share(ranks);
+    fn ends_at(&self, kl: f32) -> bool {
+        self.target_kl > 0.0 && kl > 1.5 * self.target_kl
     }
 
-    fn memory(&self, overlapped: bool) -> Arc<dyn Memory> {
-        self.descent.memory(overlapped)
+    fn report_sums(&self, totals: &UpdateTotals, metrics: &mut Metrics) {
+        metrics.push("train/approx_kl", totals.approx_kl);
+        metrics.push("train/clip_fraction", totals.clip_fraction / totals.minibatches);
     }
 
-    fn device_memory(&self) -> Vec<(&'static str, usize)> {
-        self.descent.device_memory()
-    }
-
-    fn fetch_policy(&mut self) -> Result<(), Error> {
-        self.descent.fetch()
-    }
-
-    fn watch(&mut self, watch: Watch) {
-        self.descent.watch = Some(watch);
-    }
-
-    fn set_probe(&mut self, probe: Probe) {
-        self.descent.probe = Some(probe);
-    }
-
-    fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {
-        self.descent.watch_device(watch)
-    }
-
-    fn gap(&mut self) {
-        self.descent.gap();
-    }
-
-    fn save(&self) -> Result<Snapshot, Error> {
-        self.descent.save()
-    }
-
-    fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        self.descent.load(snapshot)
+    fn report_schedules(&self, remaining: f32, metrics: &mut Metrics) {
+        metrics.push("train/clip_range", self.clip_range.at(remaining));
     }
 }
 
@@ -429,12 +245,15 @@ impl Agent for Ppo {
 mod tests {
     use super::*;
     use crate::kernel::slices::{MAX_SLICES, MIN_SLICE};
+    use crate::learner::batch::Minibatch;
+    use crate::ranks::Ranks;
     use crate::ranks::share;
     use crate::ranks::tests::{Counted, on_ranks};
-    use crate::{Collector, NetConfig, fixture};
+    use crate::{Agent, Collector, LearnerKind, NetConfig, fixture};
     use rl_envs::cartpole::CartPole;
-    use rl_envs::{SyncVecEnv, VecEnv, codec, pool};
+    use rl_envs::{Pool, SyncVecEnv, VecEnv, codec, pool};
     use std::ops::Range;
+    use std::sync::Arc;
 
     #[test]
     fn the_gradient_of_the_loss_equals_finite_differences() {
@@ -447,7 +266,7 @@ mod tests {
     #[test]
     fn a_rollout_of_an_older_policy_is_learnt_from_with_the_values_of_today() {
         let (_, rollout, _) = fixture::rollout();
-        let policy = || fixture::moved_policy(Learner::Fused, fixture::Case::Discrete);
+        let policy = || fixture::moved_policy(LearnerKind::Fused, fixture::Case::Discrete);
         let (config, pool) = (PpoConfig { n_steps: 8, batch_size: 32, ..PpoConfig::default() }, Pool::new(1).unwrap());
         let (rewards, discounts) = (rollout.rewards(), (config.gamma, config.gae_lambda));
         let now = Targets::off_policy(&policy(), &rollout, rewards, discounts, Refresh::Values, &pool).unwrap();
@@ -486,13 +305,13 @@ mod tests {
                     let config = PpoConfig { ent_coef: 0.1, clip_range_vf, micro_batch, ..PpoConfig::default() };
                     Ppo::new(fixture::moved_policy(learner, case), config, 4, 0).unwrap()
                 };
-                let mut reference = agent(Learner::Reference, 0);
-                let expected = reference.reference(minibatch, 0.2).unwrap();
+                let mut reference = agent(LearnerKind::Reference, 0);
+                let expected = reference.reference(minibatch, 1.0).unwrap();
                 assert!(expected.clip_fraction > 0.1 && expected.clip_fraction < 0.9, "some are clipped");
-                let mut fused = agent(Learner::Fused, 0);
-                let got = fused.fused(minibatch, 0.2, &Pool::new(2).unwrap()).unwrap();
-                let mut micro = agent(Learner::Reference, 7);
-                let in_parts = micro.reference(minibatch, 0.2).unwrap();
+                let mut fused = agent(LearnerKind::Fused, 0);
+                let got = fused.fused(minibatch, 1.0, &Pool::new(2).unwrap()).unwrap();
+                let mut micro = agent(LearnerKind::Reference, 7);
+                let in_parts = micro.reference(minibatch, 1.0).unwrap();
                 for (gradient, parts) in [(&fused.descent.gradient, got), (&micro.descent.gradient, in_parts)] {
                     fixture::assert_near(gradient, &reference.descent.gradient);
                     let pairs = [
@@ -518,8 +337,9 @@ mod tests {
             let advantages: Vec<f32> = rows.iter().map(|&row| targets.advantages[row as usize]).collect();
             let minibatch =
                 Minibatch { rollout: &rollout, targets: &targets, rows: &rows, advantages: &advantages, ent_coef: 0.0 };
-            let config = PpoConfig { n_steps: 8, batch_size: 32, ..PpoConfig::default() };
-            let parts = Ppo::new(policy, config, 4, 0).unwrap().fused(&minibatch, 0.0, &Pool::new(1).unwrap()).unwrap();
+            let clip_range = Schedule::Constant(0.0);
+            let config = PpoConfig { n_steps: 8, batch_size: 32, clip_range, ..PpoConfig::default() };
+            let parts = Ppo::new(policy, config, 4, 0).unwrap().fused(&minibatch, 1.0, &Pool::new(1).unwrap()).unwrap();
             assert_eq!((parts.kl, parts.clip_fraction), (0.0, 0.0), "{case:?}: one ratio differs from 1, with a clip range of 0");
         }
     }
@@ -551,7 +371,9 @@ mod tests {
 
     #[test]
     fn with_lag_an_update_stops_by_how_far_it_has_moved_the_policy_itself() {
-        for (learner, case) in [(Learner::Fused, fixture::Case::Discrete), (Learner::Reference, fixture::Case::Continuous)] {
+        for (learner, case) in
+            [(LearnerKind::Fused, fixture::Case::Discrete), (LearnerKind::Reference, fixture::Case::Continuous)]
+        {
             let (_, rollout, _) = fixture::rollout_of(case);
             let config = PpoConfig { n_steps: 8, batch_size: 32, n_epochs: 2, target_kl: 1e-4, ..PpoConfig::default() };
             let mut agent = Ppo::new(fixture::moved_policy(learner, case), config, 4, 0).unwrap();
@@ -592,7 +414,7 @@ mod tests {
         let minibatch =
             Minibatch { rollout: &rollout, targets: &targets, rows: &rows[..16], advantages: &advantages, ent_coef: 0.0 };
         let mut first = Ppo::new(policy, PpoConfig { n_steps: 8, batch_size: 16, ..PpoConfig::default() }, 4, 0).unwrap();
-        first.fused(&minibatch, 0.2, &Pool::new(1).unwrap()).unwrap();
+        first.fused(&minibatch, 1.0, &Pool::new(1).unwrap()).unwrap();
         assert_eq!(stopped("train/grad_norm"), crate::learner::optim::norm(&first.descent.gradient));
     }
 
@@ -647,7 +469,7 @@ mod tests {
         let learnt = |collector: &mut Collector, ranks: Option<Arc<dyn Ranks>>| {
             let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &NetConfig::default(), 0);
             let mut agent = Ppo::new(policy.unwrap(), config.clone(), n_envs, 0).unwrap();
-            ranks.into_iter().for_each(|ranks| agent.share(ranks));
+            ranks.into_iter().for_each(|ranks| agent.shared().unwrap().share(ranks));
             let mut rollout = collector.rollout(n_steps).unwrap();
             let episodes = collector.collect(agent.acting(1.0), &mut rollout).unwrap();
             agent.update(&rollout, 1.0, &pool).unwrap();

@@ -4,14 +4,14 @@
 //! that is computed from it stay in device memory, allocated once. Every kernel has the operations of the CPU's in the same
 //! order, so the parameters are the same, bit for bit, on a CPU with fused multiply-add.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rl_buffer::{DeviceRollout, Memory, ObsSlice, Pinned, Rollout, RolloutShape, Streamed};
 use rl_cuda::learner::{
     ActionDistribution, Deviations, HeadSizes, JudgedSamples, KL_PART, LearnerCounters, LearnerKernels, LearnerState,
-    LossColumns, LossDistribution, LossHeads, MinibatchSlices, Objective, OffPolicyKernels, OneHotInputs, PARTS, Terms,
-    UpdateSettings, UpdateTotals,
+    LossColumns, LossDistribution, LossHeads, MinibatchSlices, OffPolicyKernels, OneHotInputs, PARTS, Terms, UpdateSettings,
+    UpdateTotals,
 };
 use rl_cuda::targets::{Steps, TargetKernels};
 use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View, ViewMut};
@@ -25,6 +25,7 @@ use crate::device::times::{DevicePhase, DeviceTimes};
 use crate::kernel::slices;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::learner::targets::{CONTIGUOUS, Refresh};
+use crate::learner::{Learner, Plan};
 use crate::network::normalize::{Moments, normalized_reward};
 use crate::policy::distributions::Distribution;
 use crate::ranks::Ranks;
@@ -34,21 +35,6 @@ use crate::{ActorCritic, Error};
 ///
 /// Each tile has a partial gradient; above the maximum, each slice has one.
 pub(crate) const MAX_PARTIAL_FLOATS: usize = 1 << 26;
-
-/// Constants of an algorithm's update.
-///
-/// A captured graph is replaced when they change.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Plan {
-    pub(crate) objective: Objective,
-    /// Discount of rewards, and lambda of generalized advantages.
-    pub(crate) discounts: (f32, f32),
-    pub(crate) n_epochs: usize,
-    /// True if an epoch shuffles the samples.
-    pub(crate) shuffled: bool,
-    /// True if advantages are normalized per minibatch.
-    pub(crate) normalize: bool,
-}
 
 /// Work that updates repeat, as a graph.
 #[derive(Clone, Copy, Debug)]
@@ -354,12 +340,14 @@ impl DeviceDescent {
     /// Enqueues an update from `rollout`, without waiting.
     ///
     /// The device decides itself on steps that are skipped, and on the end of an update at a KL divergence. An older policy acted
-    /// in a rollout that `is_stale`. Rewards are normalized by `inv_std`, if there is one.
+    /// in a rollout that `is_stale`. Rewards are normalized by `inv_std`, if there is one. `learn` is the algorithm's text, from
+    /// targets to steps.
     pub(crate) fn update(
         &mut self,
         (plan, settings): (&Plan, &UpdateSettings),
         (rollout, is_stale): (&Rollout, bool),
         inv_std: Option<f32>,
+        learn: impl Fn(&mut Self, &Plan) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.off_policy.is_stale = is_stale;
         let settings = match self.rule {
@@ -384,10 +372,10 @@ impl DeviceDescent {
         }
         self.times.mark(&self.stream, DevicePhase::Learning)?;
         if self.exchange.is_some() {
-            self.learn(plan)?; // gradients pass through the host, which no graph can wait for
+            learn(self, plan)?; // gradients pass through the host, which no graph can wait for
         } else {
-            let learn = if is_stale { GraphKind::LearnStale } else { GraphKind::LearnFresh };
-            self.repeat(learn, plan, |learner| learner.learn(plan))?;
+            let kind = if is_stale { GraphKind::LearnStale } else { GraphKind::LearnFresh };
+            self.repeat(kind, plan, |learner| learn(learner, plan))?;
         }
         Ok(self.times.mark(&self.stream, None)?)
     }
@@ -444,20 +432,6 @@ impl DeviceDescent {
         Ok(())
     }
 
-    /// Enqueues everything that is the same in every update.
-    fn learn(&mut self, plan: &Plan) -> Result<(), Error> {
-        self.kernels.begin(&self.stream, &mut self.state)?;
-        self.targets(plan)?;
-        for _ in 0..plan.n_epochs {
-            self.kernels.epoch(&self.stream, &mut self.state, plan.shuffled, &self.order.view_mut())?;
-            for first in (0..self.order.len()).step_by(self.batch_size) {
-                self.gradient(plan, first..first + self.batch_size)?;
-                self.step()?;
-            }
-        }
-        Ok(())
-    }
-
     /// Computes the values of the next observations, with those of the final ones.
     fn next_values(&mut self, rollout: &Rollout) -> Result<(), Error> {
         let Self { stream, kernels, targets, net, rollout: columns, computed, params, final_obs, final_at, .. } = self;
@@ -503,8 +477,82 @@ impl DeviceDescent {
         }
     }
 
-    /// Computes advantages and returns; of a stale rollout by V-trace if that is set.
+    /// Waits for the update, and returns its sums and the counters.
+    pub(crate) fn results(&self) -> Result<(UpdateTotals, LearnerCounters), Error> {
+        let results = (self.state.totals(&self.stream)?, self.counters()?);
+        self.times.report()?;
+        Ok(results)
+    }
+
+    /// Bytes of the device's memory by purpose.
+    pub(crate) fn memory_use(&self) -> Vec<(&'static str, usize)> {
+        let Computed { next_values, advantages, returns, rewards } = &self.computed;
+        let normalized = rewards.as_ref().map_or(0, |rewards| rewards.there.bytes());
+        let more = self.order.bytes() + self.off_policy.bytes();
+        let parts = vec![
+            ("rollout", self.rollout.bytes()),
+            ("targets", next_values.bytes() + advantages.bytes() + returns.bytes() + normalized + more),
+            ("parameters and moments", self.params.bytes() + self.moments.iter().map(Buffer::bytes).sum::<usize>()),
+            ("gradients", self.gradient.bytes() + self.partial.bytes()),
+            ("activations of a minibatch", self.net.bytes()),
+        ];
+        with_rest(parts, self.stream.device(), "environments, acting, sums, rollouts on their way")
+    }
+
+    /// True if updates are launches of a graph.
+    #[cfg(test)]
+    pub(crate) fn is_captured(&self) -> bool {
+        [GraphKind::LearnFresh, GraphKind::LearnStale].into_iter().any(|learn| self.graphs[learn as usize].graph.is_some())
+    }
+
+    /// Copies the parameters to a policy.
+    pub(crate) fn fetch(&mut self, policy: &mut ActorCritic) -> Result<(), Error> {
+        self.stream.download_async(&mut self.host_params, &self.params.view())?;
+        policy.set_params(self.host_params.read()?, policy.version())
+    }
+
+    /// Copies parameters and moments to the host.
+    pub(crate) fn saved(&self) -> Result<(Vec<f32>, Vec<Vec<f32>>), Error> {
+        let here = |from: &Buffer<f32>| download(&self.stream, &from.view());
+        Ok((here(&self.params)?, self.moments.iter().map(here).collect::<Result<_, _>>()?))
+    }
+
+    /// Copies the logarithms of the standard deviations to the host.
+    pub(crate) fn log_std(&self, to: &mut [f32]) -> Result<(), Error> {
+        Ok(self.stream.download(to, &self.params.view().slice(self.log_std.clone()))?)
+    }
+
+    /// Waits for the device, and copies its rollout to the host.
+    pub(crate) fn rollout_here(&self, rollout: &Rollout) -> Result<Rollout, Error> {
+        let mut rollout = rollout.clone();
+        self.rollout.download(&self.stream, &mut rollout)?;
+        Ok(rollout)
+    }
+
+    /// Waits for the update, and copies its rollout and its targets to the host.
+    pub(crate) fn here(&self, rollout: &Rollout) -> Result<(Rollout, crate::Targets), Error> {
+        let (stream, rollout) = (&self.stream, self.rollout_here(rollout)?);
+        let column = |from: View<'_, f32>| download(stream, &from);
+        let Computed { advantages, returns, .. } = &self.computed;
+        let (advantages, returns, values) = (column(advantages.view())?, column(returns.view())?, column(self.rollout.values())?);
+        let weights = if self.off_policy.is_stale { column(self.off_policy.weights[0].view())? } else { Vec::new() };
+        Ok((rollout, crate::Targets { advantages, weights, returns, values, log_probs: Vec::new() }))
+    }
+
+    /// Number of samples of a minibatch.
+    pub(crate) fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    /// Copies the gradient of the last minibatch to the host.
+    pub(crate) fn last_gradient(&self, gradient: &mut [f32]) -> Result<(), Error> {
+        Ok(self.stream.download(gradient, &self.gradient.view())?)
+    }
+}
+
+impl Learner for DeviceDescent {
     fn targets(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.kernels.begin(&self.stream, &mut self.state)?;
         let Self { stream, kernels, rollout: columns, computed, off_policy, .. } = self;
         let (values, n_envs) = (columns.values(), columns.shape().n_envs);
         let Computed { next_values, advantages, returns, rewards } = computed;
@@ -518,16 +566,18 @@ impl DeviceDescent {
         if off_policy.correction() == Some(Refresh::VTrace) {
             let OffPolicy { kernels, log_probs, weights: [weights, _], .. } = off_policy;
             let to = [&advantages.view_mut(), &returns.view_mut(), &weights.view_mut()];
-            kernels.vtrace(stream, (&steps, n_envs), [&log_probs.view(), &columns.log_probs()], plan.discounts, to)?;
+            kernels.vtrace(stream, (&steps, n_envs), [&log_probs.view(), &columns.log_probs()], (plan.gamma, plan.lambda), to)?;
         } else {
-            let (gamma, lambda) = plan.discounts;
-            self.targets.gae(stream, &steps, n_envs, gamma, lambda, &advantages.view_mut())?;
+            self.targets.gae(stream, &steps, n_envs, plan.gamma, plan.lambda, &advantages.view_mut())?;
             kernels.returns(stream, (&advantages.view(), &values), &returns.view_mut())?;
         }
         Ok(kernels.explained_variance(stream, [&returns.view(), &values], &mut self.state)?)
     }
 
-    /// Computes the gradient of the loss over a range of the order.
+    fn epoch(&mut self, plan: &Plan) -> Result<(), Error> {
+        Ok(self.kernels.epoch(&self.stream, &mut self.state, plan.shuffled, &self.order.view_mut())?)
+    }
+
     fn gradient(&mut self, plan: &Plan, range: Range<usize>) -> Result<(), Error> {
         let Self { stream, kernels, net, rollout: columns, computed, off_policy, params, slices, .. } = self;
         let (n, d) = (range.len(), columns.shape().obs_len);
@@ -605,8 +655,7 @@ impl DeviceDescent {
         Ok(())
     }
 
-    /// Takes a step along the gradient, unless loss or gradient are not finite.
-    fn step(&mut self) -> Result<(), Error> {
+    fn step(&mut self) -> Result<ControlFlow<()>, Error> {
         let Self { stream, kernels, params, moments, gradient, state, scratch, sums: [.., squares], .. } = self;
         let gradient = gradient.view();
         kernels.sum(stream, (&gradient, None), Terms::Squares, &scratch.view_mut(), &squares.view_mut())?;
@@ -616,79 +665,7 @@ impl DeviceDescent {
             [v] => kernels.rms_prop(stream, &gradient, &params.view_mut(), &v.view_mut(), state)?,
             _ => {}
         }
-        Ok(())
-    }
-
-    /// Waits for the update, and returns its sums and the counters.
-    pub(crate) fn results(&self) -> Result<(UpdateTotals, LearnerCounters), Error> {
-        let results = (self.state.totals(&self.stream)?, self.counters()?);
-        self.times.report()?;
-        Ok(results)
-    }
-
-    /// Bytes of the device's memory by purpose.
-    pub(crate) fn memory_use(&self) -> Vec<(&'static str, usize)> {
-        let Computed { next_values, advantages, returns, rewards } = &self.computed;
-        let normalized = rewards.as_ref().map_or(0, |rewards| rewards.there.bytes());
-        let more = self.order.bytes() + self.off_policy.bytes();
-        let parts = vec![
-            ("rollout", self.rollout.bytes()),
-            ("targets", next_values.bytes() + advantages.bytes() + returns.bytes() + normalized + more),
-            ("parameters and moments", self.params.bytes() + self.moments.iter().map(Buffer::bytes).sum::<usize>()),
-            ("gradients", self.gradient.bytes() + self.partial.bytes()),
-            ("activations of a minibatch", self.net.bytes()),
-        ];
-        with_rest(parts, self.stream.device(), "environments, acting, sums, rollouts on their way")
-    }
-
-    /// True if updates are launches of a graph.
-    #[cfg(test)]
-    pub(crate) fn is_captured(&self) -> bool {
-        [GraphKind::LearnFresh, GraphKind::LearnStale].into_iter().any(|learn| self.graphs[learn as usize].graph.is_some())
-    }
-
-    /// Copies the parameters to a policy.
-    pub(crate) fn fetch(&mut self, policy: &mut ActorCritic) -> Result<(), Error> {
-        self.stream.download_async(&mut self.host_params, &self.params.view())?;
-        policy.set_params(self.host_params.read()?, policy.version())
-    }
-
-    /// Copies parameters and moments to the host.
-    pub(crate) fn saved(&self) -> Result<(Vec<f32>, Vec<Vec<f32>>), Error> {
-        let here = |from: &Buffer<f32>| download(&self.stream, &from.view());
-        Ok((here(&self.params)?, self.moments.iter().map(here).collect::<Result<_, _>>()?))
-    }
-
-    /// Copies the logarithms of the standard deviations to the host.
-    pub(crate) fn log_std(&self, to: &mut [f32]) -> Result<(), Error> {
-        Ok(self.stream.download(to, &self.params.view().slice(self.log_std.clone()))?)
-    }
-
-    /// Waits for the device, and copies its rollout to the host.
-    pub(crate) fn rollout_here(&self, rollout: &Rollout) -> Result<Rollout, Error> {
-        let mut rollout = rollout.clone();
-        self.rollout.download(&self.stream, &mut rollout)?;
-        Ok(rollout)
-    }
-
-    /// Waits for the update, and copies its rollout and its targets to the host.
-    pub(crate) fn here(&self, rollout: &Rollout) -> Result<(Rollout, crate::Targets), Error> {
-        let (stream, rollout) = (&self.stream, self.rollout_here(rollout)?);
-        let column = |from: View<'_, f32>| download(stream, &from);
-        let Computed { advantages, returns, .. } = &self.computed;
-        let (advantages, returns, values) = (column(advantages.view())?, column(returns.view())?, column(self.rollout.values())?);
-        let weights = if self.off_policy.is_stale { column(self.off_policy.weights[0].view())? } else { Vec::new() };
-        Ok((rollout, crate::Targets { advantages, weights, returns, values, log_probs: Vec::new() }))
-    }
-
-    /// Number of samples of a minibatch.
-    pub(crate) fn batch_size(&self) -> usize {
-        self.batch_size
-    }
-
-    /// Copies the gradient of the last minibatch to the host.
-    pub(crate) fn last_gradient(&self, gradient: &mut [f32]) -> Result<(), Error> {
-        Ok(self.stream.download(gradient, &self.gradient.view())?)
+        Ok(ControlFlow::Continue(()))
     }
 }
 
@@ -914,8 +891,8 @@ mod tests {
                 compare(device, cartpole(5), &net(&[16, 5], true), &ppo, 2);
                 let collector = cartpole(5)();
                 let shape = collector.rollout(103).unwrap().shape();
-                let agent = Algorithm::Ppo(&ppo).agent(&collector, &net(&[16, 5], true), Some((device, shape)));
-                let memory = agent.device_memory();
+                let mut agent = Algorithm::Ppo(&ppo).agent(&collector, &net(&[16, 5], true), Some((device, shape)));
+                let memory = agent.device().unwrap().memory_use();
                 memory.into_iter().find(|(name, _)| name.starts_with("activations")).unwrap().1
             });
             assert!(activations.is_sorted_by(|more, less| more > less), "{activations:?}");

@@ -16,6 +16,7 @@ use rl_cuda::learner::{
 use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream, View, ViewMut};
 use rl_envs::{Actions, Obs, visit};
 
+use crate::agent::OnDevice;
 use crate::device::descent::{MAX_PARTIAL_FLOATS, download, held, unsupported, with_rest};
 use crate::device::exchange::{DeviceExchange, SharedBuffers};
 use crate::device::net::DeviceNet;
@@ -94,6 +95,34 @@ pub(crate) struct DeviceDqn {
     exchange: Option<DeviceExchange>,
 }
 
+impl OnDevice for DeviceDqn {
+    /// Rollouts go to the replay memory, which is the host's.
+    fn memory(&self, _overlapped: bool) -> Arc<dyn Memory> {
+        <dyn Memory>::host()
+    }
+
+    fn memory_use(&self) -> Vec<(&'static str, usize)> {
+        let [m, v] = &self.moments;
+        let parts = vec![
+            ("replay memory", self.replay.as_ref().map_or(0, DeviceReplay::bytes)),
+            ("minibatches", self.slots.iter().map(|slot| slot.there.bytes() + slot.targets.bytes()).sum()),
+            ("parameters and moments", self.params.bytes() + self.target.bytes() + m.bytes() + v.bytes()),
+            ("gradients", self.gradient.bytes() + self.partial.bytes()),
+            ("activations of a minibatch", self.net.bytes()),
+        ];
+        with_rest(parts, self.stream.device(), "action values and sums")
+    }
+
+    /// Environments are on the host.
+    fn fetch_policy(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {
+        Ok(self.times.begin(&self.stream, watch)?)
+    }
+}
+
 impl DeviceDqn {
     /// Allocates memory for minibatches of `b` transitions, and loads the kernels.
     ///
@@ -157,24 +186,6 @@ impl DeviceDqn {
     /// Computes later gradients together with the devices of other ranks.
     pub(crate) fn share(&mut self, ranks: Arc<dyn Ranks>) {
         self.exchange = Some(DeviceExchange::new(ranks));
-    }
-
-    /// Reports spans of later work on the device to `watch`.
-    pub(crate) fn watch(&self, watch: DeviceWatch) -> Result<(), Error> {
-        Ok(self.times.begin(&self.stream, watch)?)
-    }
-
-    /// Bytes of the device's memory by purpose.
-    pub(crate) fn memory_use(&self) -> Vec<(&'static str, usize)> {
-        let [m, v] = &self.moments;
-        let parts = vec![
-            ("replay memory", self.replay.as_ref().map_or(0, DeviceReplay::bytes)),
-            ("minibatches", self.slots.iter().map(|slot| slot.there.bytes() + slot.targets.bytes()).sum()),
-            ("parameters and moments", self.params.bytes() + self.target.bytes() + m.bytes() + v.bytes()),
-            ("gradients", self.gradient.bytes() + self.partial.bytes()),
-            ("activations of a minibatch", self.net.bytes()),
-        ];
-        with_rest(parts, self.stream.device(), "action values and sums")
     }
 
     /// Copies parameters, moments and counters to the device.
@@ -481,7 +492,7 @@ mod tests {
                 let mut rollout = collector.rollout(9).unwrap();
                 let dqn = agent(&collector, &net, &config);
                 let mut dqn = if let Some(device) = device { dqn.on_device(device).unwrap() } else { dqn };
-                ranks.into_iter().for_each(|ranks| dqn.share(ranks));
+                ranks.into_iter().for_each(|ranks| dqn.shared().unwrap().share(ranks));
                 let update = |_| {
                     collector.collect(dqn.acting(0.5), &mut rollout).unwrap();
                     let metrics = dqn.update(&rollout, 0.5, &pool).unwrap();

@@ -149,7 +149,7 @@ mod tests {
                     Box::new(A2c::new(policy, self.a2c.clone(), n_envs, 5).unwrap().on_device(device, rollout.shape()).unwrap())
                 }
             };
-            ranks.into_iter().for_each(|ranks| agent.share(ranks));
+            ranks.into_iter().for_each(|ranks| agent.shared().unwrap().share(ranks));
             let update = |_| {
                 collector.collect(agent.acting(1.0), &mut rollout).unwrap();
                 let metrics = agent.update(&rollout, 1.0, &pool).unwrap();

@@ -155,9 +155,11 @@ mod tests {
         if let Some((device, ranks)) = there {
             agent = agent.on_device(device, here.shape(n_steps)).unwrap();
             collector = Some(agent.collector(entry.name, 1, Some(&ranks)).unwrap());
-            agent.share(ranks);
+            agent.shared().unwrap().share(ranks);
         }
-        let mut rollout = Rollout::new_in(here.shape(n_steps), &agent.memory(false)).unwrap();
+        let mut rollout =
+            Rollout::new_in(here.shape(n_steps), &agent.device().map_or_else(<dyn Memory>::host, |device| device.memory(false)))
+                .unwrap();
         let mut iterate = |iteration: usize| {
             let (n_ended, latest) = match &mut collector {
                 Some(there) => there.collect(agent.policy().weights().version, &mut rollout).unwrap(),

@@ -28,7 +28,7 @@ pub struct DeviceSpan {
     pub phase: DevicePhase,
     /// Begin, counted from the begin of the watch.
     ///
-    /// That is the call of [`Agent::watch_device`](crate::Agent::watch_device).
+    /// That is the call of [`OnDevice::watch_device`](crate::OnDevice::watch_device).
     pub begin: f64,
     /// Length.
     pub seconds: f64,

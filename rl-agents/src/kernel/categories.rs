@@ -196,7 +196,7 @@ mod tests {
     use crate::kernel::gradient::Slices;
     use crate::kernel::tile::{Tile, TileLoss};
     use crate::probe::Threads;
-    use crate::{Acted, Acting, Activation, ActorCritic, Choice, Learner, NetConfig, Policy as _, Scratch};
+    use crate::{Acted, Acting, Activation, ActorCritic, Choice, LearnerKind, NetConfig, Policy as _, Scratch};
     use rl_buffer::ObsSlice;
     use rl_envs::{ActionSpace, Actions, Isa, Pool, Purpose, Rng};
 
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn categories_have_the_parameters_and_the_outputs_of_one_hot_vectors_bit_for_bit() {
-        for (categories, learner) in SPACES.into_iter().flat_map(|of| [(of, Learner::Fused), (of, Learner::Reference)]) {
+        for (categories, learner) in SPACES.into_iter().flat_map(|of| [(of, LearnerKind::Fused), (of, LearnerKind::Reference)]) {
             let n = 101;
             let (spaces, obs) = (spaces(categories), draw(categories, n));
             for (hidden, shared_trunk) in [(vec![], false), (vec![33], true), (vec![64, 8], false)] {
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn a_number_that_is_no_category_has_no_input_with_either_learner() {
         let [space, one_hot] = spaces(&[5, 0]);
-        for learner in [Learner::Fused, Learner::Reference] {
+        for learner in [LearnerKind::Fused, LearnerKind::Reference] {
             let net = NetConfig { learner, ..NetConfig::default() };
             let actions = ActionSpace::Discrete { n: 3, masked: false };
             let policy = ActorCritic::new(&space, &actions, &net, 7).unwrap();

@@ -149,18 +149,20 @@ mod tests {
         errors[errors.len() / 2]
     }
 
-    fn compare(hidden: &[usize], shared_trunk: bool, activation: Activation, b: usize, isa: Isa, draws: u64) {
+    fn compare(hidden: &[usize], shared_trunk: bool, activation: Activation, b: usize, isas: &[Isa], draws: u64) {
         let net = NetConfig { hidden: hidden.to_vec(), activation, shared_trunk, ..NetConfig::default() };
-        compare_nets(&Space::vector(&[-1.0; 5], &[1.0; 5]), &net, b, isa, (draws, 2.0));
+        compare_nets(&Space::vector(&[-1.0; 5], &[1.0; 5]), &net, b, isas, draws, |_| 2.0);
     }
 
-    fn compare_nets(space: &Space, net: &NetConfig, b: usize, isa: Isa, (draws, allowed): (u64, f64)) {
+    /// Compares the errors of each instruction set with candle's, of which they may be `allowed` times as much.
+    fn compare_nets(space: &Space, net: &NetConfig, b: usize, isas: &[Isa], draws: u64, allowed: fn(Isa) -> f64) {
         let (obs_len, n_actions) = (space.len(), 3);
         let actions = ActionSpace::Discrete { n: n_actions, masked: false };
-        let policy = ActorCritic::new(space, &actions, net, 7).unwrap().with_isa(isa).unwrap();
+        let policy = ActorCritic::new(space, &actions, net, 7).unwrap();
+        let policies: Vec<_> = isas.iter().map(|&isa| policy.clone().with_isa(isa).unwrap()).collect();
         // Single roundings are random, so medians over several draws are compared, and candle is allowed one unit in the last
         // place.
-        let (mut fused, mut reference) = (Vec::new(), Vec::new());
+        let (mut fused, mut reference) = (vec![Vec::new(); isas.len()], Vec::new());
         for draw in 0..draws {
             let mut rng = Rng::new(b as u64, 0, draw, Purpose::Init);
             let params: Vec<f32> = policy.params().iter().map(|p| p + 0.1 * rng.normal()).collect();
@@ -168,32 +170,38 @@ mod tests {
             let obs = Tensor::from_vec(obs, (b, obs_len), &Device::Cpu).unwrap();
             let exact = gradient(|p, x| policy.forward(p, x), &params, &obs, DType::F64);
             let candle = gradient(|p, x| policy.forward(p, x), &params, &obs, DType::F32);
-            let kernel = gradient(|p, x| policy.forward_fused(p, x), &params, &obs, DType::F32);
             reference.push(errors(&policy, &candle, &exact));
-            fused.push(errors(&policy, &kernel, &exact));
+            for (policy, fused) in policies.iter().zip(&mut fused) {
+                let kernel = gradient(|p, x| policy.forward_fused(p, x), &params, &obs, DType::F32);
+                fused.push(errors(policy, &kernel, &exact));
+            }
         }
-        for (i, tensor) in policy.layout().tensors().iter().enumerate() {
-            let (fused, reference) = (median(&fused, i), median(&reference, i));
-            let what = format!("{net:?}, B = {b}, {isa:?}, {}", tensor.name);
-            assert!(fused <= allowed * reference.max(1.2e-7), "{what}: {fused:.2e}, candle {reference:.2e}");
+        for (isa, fused) in isas.iter().zip(&fused) {
+            for (i, tensor) in policy.layout().tensors().iter().enumerate() {
+                let (fused, reference) = (median(fused, i), median(&reference, i));
+                let what = format!("{net:?}, B = {b}, {isa:?}, {}", tensor.name);
+                assert!(fused <= allowed(*isa) * reference.max(1.2e-7), "{what}: {fused:.2e}, candle {reference:.2e}");
+            }
         }
+    }
+
+    fn supported() -> Vec<Isa> {
+        Isa::ALL.into_iter().filter(|isa| isa.supported()).collect()
     }
 
     #[test]
     fn gradients_are_as_near_to_f64_as_candle_s_for_odd_sizes() {
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.supported()) {
-            for b in [1, 31, 33, 65] {
-                for hidden in [&[1][..], &[3, 3], &[64, 64], &[100], &[3, 100, 17], &[]] {
-                    for shared_trunk in [false, true] {
-                        for activation in [Activation::Tanh, Activation::Relu] {
-                            compare(hidden, shared_trunk, activation, b, isa, 25);
-                        }
+        for b in [1, 31, 33, 65] {
+            for hidden in [&[1][..], &[3, 3], &[64, 64], &[100], &[3, 100, 17], &[]] {
+                for shared_trunk in [false, true] {
+                    for activation in [Activation::Tanh, Activation::Relu] {
+                        compare(hidden, shared_trunk, activation, b, &supported(), 25);
                     }
                 }
             }
         }
-        compare(&[1024], false, Activation::Tanh, 33, Isa::best(), 41);
-        compare(&[1024, 64], true, Activation::Tanh, 65, Isa::best(), 25);
+        compare(&[1024], false, Activation::Tanh, 33, &[Isa::best()], 41);
+        compare(&[1024, 64], true, Activation::Tanh, 65, &[Isa::best()], 25);
     }
 
     /// Shapes of observations, and convolutions that fit them.
@@ -213,14 +221,12 @@ mod tests {
             (33, Activation::Tanh, vec![], false),
             (65, Activation::Relu, vec![3], true),
         ];
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.supported()) {
-            for (shape, conv) in CONVS {
-                for (b, activation, hidden, shared_trunk) in cases.clone() {
-                    let net = NetConfig { conv: conv.into(), hidden, activation, shared_trunk, ..NetConfig::default() };
-                    // Without fused multiply-add, which candle has, errors grow with the number of layers.
-                    let allowed = if isa == Isa::Plain { 5.0 } else { 2.0 };
-                    compare_nets(&Space::bytes(&shape, 1, 1.0), &net, b, isa, (9, allowed));
-                }
+        // Without fused multiply-add, which candle has, errors grow with the number of layers.
+        let allowed = |isa| if isa == Isa::Plain { 5.0 } else { 2.0 };
+        for (shape, conv) in CONVS {
+            for (b, activation, hidden, shared_trunk) in cases.clone() {
+                let net = NetConfig { conv: conv.into(), hidden, activation, shared_trunk, ..NetConfig::default() };
+                compare_nets(&Space::bytes(&shape, 1, 1.0), &net, b, &supported(), 9, allowed);
             }
         }
     }

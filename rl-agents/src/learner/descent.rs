@@ -8,11 +8,12 @@ use rl_buffer::{Memory, Rollout, RolloutShape};
 use rl_cuda::learner::{LearnerCounters, UpdateSettings, UpdateTotals};
 use rl_envs::{Permutation, Pool, Purpose, math};
 
-use crate::agent::{Divergence, UpdateEvent, Watch};
+use crate::agent::{Divergence, Observed, OnDevice, Shareable, UpdateEvent, Watch};
 use crate::collect::device::DeviceCollector;
-use crate::device::descent::{DeviceDescent, Plan, lock};
+use crate::device::descent::{DeviceDescent, lock};
 use crate::device::times::DeviceWatch;
 use crate::kernel::gradient::Slices;
+use crate::learner::Plan;
 use crate::learner::batch::{Minibatch, Parts, TileSums};
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::learner::targets::Refresh;
@@ -40,7 +41,7 @@ pub(crate) struct Descent {
     order: Permutation,
     /// Statistics that normalize rewards, if they are normalized.
     returns: Option<RunningReturns>,
-    pub(crate) watch: Option<Watch>,
+    watch: Option<Watch>,
     pub(crate) probe: Option<Probe>,
     /// The device that learns, if any.
     ///
@@ -78,7 +79,7 @@ impl Descent {
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
-    pub(crate) fn on_device(
+    pub(crate) fn move_to(
         mut self,
         device: &rl_cuda::Device,
         shape: RolloutShape,
@@ -95,17 +96,9 @@ impl Descent {
         Ok(self)
     }
 
-    /// Reports spans of later work on the device to `watch`, if one learns.
-    pub(crate) fn watch_device(&self, watch: DeviceWatch) -> Result<(), Error> {
-        let Some(device) = &self.device else { return Ok(()) };
-        let device = lock(device);
-        Ok(device.times.begin(&device.stream, watch)?)
-    }
-
-    /// Computes later gradients together with other ranks.
-    pub(crate) fn share(&mut self, ranks: Arc<dyn Ranks>) {
-        self.device.iter().for_each(|device| lock(device).share(ranks.clone()));
-        self.slices.share(ranks);
+    /// True if a device learns.
+    pub(crate) fn on_device(&self) -> bool {
+        self.device.is_some()
     }
 
     /// Copies the state to the device, if one learns.
@@ -186,11 +179,6 @@ impl Descent {
         Ok(norm)
     }
 
-    /// Kind of memory from which rollouts reach the learner fastest.
-    pub(crate) fn memory(&self, overlapped: bool) -> Arc<dyn Memory> {
-        self.device.as_ref().map_or_else(<dyn Memory>::host, |device| lock(device).memory(overlapped))
-    }
-
     /// Creates environments of the type `env` on the device that learns.
     ///
     /// With other ranks, those that are this rank's share.
@@ -204,7 +192,7 @@ impl Descent {
         }
     }
 
-    /// Updates on the device, and copies the results to policy and optimizer.
+    /// Updates on the device by the text `learn`, and copies the results here.
     ///
     /// # Errors
     /// [`Error::Diverged`] with the minibatch at which learning stopped; [`Error::Device`].
@@ -213,16 +201,17 @@ impl Descent {
         rollout: &Rollout,
         (plan, settings): (&Plan, &UpdateSettings),
         pool: &Pool,
+        learn: impl Fn(&mut DeviceDescent, &Plan) -> Result<(), Error>,
     ) -> Result<UpdateTotals, Error> {
         self.report(UpdateEvent::TargetsBegin);
-        let inv_std = self.reward_scale(rollout, plan.discounts.0, pool)?;
+        let inv_std = self.reward_scale(rollout, plan.gamma, pool)?;
         let device = self.device.clone().ok_or(Error::NoDevice)?;
         let mut device = lock(&device);
         let is_first = self.policy.awaits_obs();
         if is_first {
             self.merge_obs_on_device(&mut device, rollout, pool)?;
         }
-        device.update((plan, settings), (rollout, rollout.is_stale(self.policy.version())), inv_std)?;
+        device.update((plan, settings), (rollout, rollout.is_stale(self.policy.version())), inv_std, learn)?;
         // The device computes targets and gradients while this thread waits for the results of both.
         self.report(UpdateEvent::TargetsEnd);
         let (totals, counters) = device.results()?;
@@ -288,19 +277,6 @@ impl Descent {
         device.set_statistics(&self.policy, &counters)
     }
 
-    /// Bytes of the device's memory by purpose.
-    pub(crate) fn device_memory(&self) -> Vec<(&'static str, usize)> {
-        self.device.as_ref().map_or_else(Vec::new, |device| lock(device).memory_use())
-    }
-
-    /// Copies the policy from the device that learns, if it is behind.
-    pub(crate) fn fetch(&mut self) -> Result<(), Error> {
-        let (Some(device), true) = (&self.device, self.is_behind) else { return Ok(()) };
-        lock(device).fetch(&mut self.policy)?;
-        self.is_behind = false;
-        Ok(())
-    }
-
     /// Mean standard deviation of continuous actions.
     pub(crate) fn mean_std(&self) -> Result<Option<f32>, Error> {
         let Distribution::Gaussian { log_std } = self.policy.distribution() else { return Ok(None) };
@@ -312,7 +288,7 @@ impl Descent {
     }
 
     /// Ends the trajectories of the rollouts so far.
-    pub(crate) fn gap(&mut self) {
+    pub(crate) fn discontinue(&mut self) {
         if let Some(returns) = &mut self.returns {
             returns.forget_running();
         }
@@ -347,6 +323,46 @@ impl Descent {
         self.returns.clone_from(returns);
         (self.epochs, self.is_behind) = (snapshot.counters.epochs, false);
         self.load_device()
+    }
+}
+
+impl Observed for Descent {
+    fn watch(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
+    fn set_probe(&mut self, probe: Probe) {
+        self.probe = Some(probe);
+    }
+}
+
+impl Shareable for Descent {
+    fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.device.iter().for_each(|device| lock(device).share(ranks.clone()));
+        self.slices.share(ranks);
+    }
+}
+
+impl OnDevice for Descent {
+    fn memory(&self, overlapped: bool) -> Arc<dyn Memory> {
+        self.device.as_ref().map_or_else(<dyn Memory>::host, |device| lock(device).memory(overlapped))
+    }
+
+    fn memory_use(&self) -> Vec<(&'static str, usize)> {
+        self.device.as_ref().map_or_else(Vec::new, |device| lock(device).memory_use())
+    }
+
+    fn fetch_policy(&mut self) -> Result<(), Error> {
+        let (Some(device), true) = (&self.device, self.is_behind) else { return Ok(()) };
+        lock(device).fetch(&mut self.policy)?;
+        self.is_behind = false;
+        Ok(())
+    }
+
+    fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {
+        let Some(device) = &self.device else { return Ok(()) };
+        let device = lock(device);
+        Ok(device.times.begin(&device.stream, watch)?)
     }
 }
 

@@ -1,6 +1,62 @@
-//! Gradient descent on the CPU: targets, minibatches, optimizers.
+//! Learners: what an update needs, and gradient descent on the CPU.
 
 pub(crate) mod batch;
 pub(crate) mod descent;
 pub mod optim;
 pub(crate) mod targets;
+
+use std::ops::{ControlFlow, Range};
+
+use rl_cuda::learner::Objective;
+
+use crate::Error;
+
+/// Constants of an update.
+///
+/// A device repeats the work of a plan as a graph, which is captured again when they change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Plan {
+    /// Kernel of the loss on a device.
+    pub(crate) objective: Objective,
+    /// Discount of future rewards.
+    pub(crate) gamma: f32,
+    /// Lambda of generalized advantages.
+    pub(crate) lambda: f32,
+    /// Samples of a rollout.
+    pub(crate) n_samples: usize,
+    pub(crate) batch_size: usize,
+    pub(crate) n_epochs: usize,
+    /// True if an epoch takes the samples in random order.
+    pub(crate) shuffled: bool,
+    /// True if advantages are normalized per minibatch.
+    pub(crate) normalize: bool,
+}
+
+impl Plan {
+    /// Ranges of an epoch's samples, one for each minibatch.
+    pub(crate) fn minibatches(self) -> impl Iterator<Item = Range<usize>> {
+        (0..self.n_samples / self.batch_size).map(move |i| i * self.batch_size..(i + 1) * self.batch_size)
+    }
+}
+
+/// Place where gradients are computed: the CPU, or a device.
+///
+/// The CPU computes them by the tile kernel, or by candle as the reference.
+///
+/// Implemented by [`Host`](crate::algorithms::on_policy::Host) and
+/// [`DeviceDescent`](crate::device::descent::DeviceDescent).
+pub(crate) trait Learner {
+    /// Computes advantages and returns of the rollout.
+    fn targets(&mut self, plan: &Plan) -> Result<(), Error>;
+
+    /// Starts a pass over the samples.
+    fn epoch(&mut self, plan: &Plan) -> Result<(), Error>;
+
+    /// Computes the gradient of the loss over a range of the pass's samples.
+    fn gradient(&mut self, plan: &Plan, minibatch: Range<usize>) -> Result<(), Error>;
+
+    /// Takes a step along the gradient, unless loss or gradient are not finite.
+    ///
+    /// Breaks where the update ends before this step. A device decides that itself, and skips all later steps.
+    fn step(&mut self) -> Result<ControlFlow<()>, Error>;
+}

@@ -14,6 +14,7 @@ use crate::{ActorCritic, Error, Policy, Scratch, kernel::sums};
 pub(crate) const CONTIGUOUS: &str = "a rollout's arrays are contiguous";
 
 /// Targets of actor and critic, row by row from (0, 0) to (T - 1, N - 1).
+#[derive(Default)]
 pub struct Targets {
     /// Advantages, not normalized.
     pub advantages: Vec<f32>, // (T N)
@@ -230,7 +231,7 @@ mod tests {
     use super::*;
     use crate::fixture;
     use crate::learner::batch::Batch;
-    use crate::{Collector, Learner};
+    use crate::{Collector, LearnerKind};
     use candle_core::{Device, Tensor};
     use rl_envs::cartpole::CartPole;
 
@@ -252,7 +253,7 @@ mod tests {
         let mut rollout = collector.rollout(shape.0).unwrap();
         collector.collect(&fixture::rollout().0, &mut rollout).unwrap();
         let policy = |learner| fixture::moved_policy(learner, fixture::Case::Discrete);
-        let (now, fused) = (policy(Learner::Reference), policy(Learner::Fused));
+        let (now, fused) = (policy(LearnerKind::Reference), policy(LearnerKind::Fused));
         let valued = |obs, n| {
             let mut values = vec![0.0; n];
             now.values(obs, &mut values, &mut Scratch::default()).unwrap();
@@ -289,8 +290,8 @@ mod tests {
     fn ratios_and_values_of_another_policy_are_candle_s() {
         for case in fixture::Case::ALL {
             fixture::with_minibatch(case, |minibatch| {
-                let policy = fixture::moved_policy(Learner::Reference, case);
-                let fused = fixture::moved_policy(Learner::Fused, case);
+                let policy = fixture::moved_policy(LearnerKind::Reference, case);
+                let fused = fixture::moved_policy(LearnerKind::Fused, case);
                 let rollout = minibatch.rollout;
                 let (log_probs, values) = judge(&fused, rollout, true, &Pool::new(2).unwrap()).unwrap();
                 let found = ratios(&log_probs, rollout);

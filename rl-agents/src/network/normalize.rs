@@ -346,7 +346,7 @@ impl Statistics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Acted, Acting, ActorCritic, Choice, Learner, NetConfig, Policy as _, Scratch};
+    use crate::{Acted, Acting, ActorCritic, Choice, LearnerKind, NetConfig, Policy as _, Scratch};
     use rl_buffer::{ActionKind, Dtype, RolloutShape};
     use rl_envs::{ActionSpace, Purpose, Rng, Space};
     use rl_envs::{Actions, Obs};
@@ -449,7 +449,7 @@ mod tests {
                 Obs::F32(mut obs) => obs.mapv_inplace(|_| 1000.0 + 50.0 * rng.normal()),
                 Obs::U8(mut obs) => obs.mapv_inplace(|_| 100 + rng.below(50) as u8),
             }
-            let policies = [Learner::Fused, Learner::Reference].map(|learner| {
+            let policies = [LearnerKind::Fused, LearnerKind::Reference].map(|learner| {
                 let net = NetConfig { learner, normalize_obs: true, ..NetConfig::default() };
                 let mut policy = ActorCritic::new(&space, &ActionSpace::Discrete { n: 2, masked: false }, &net, 0).unwrap();
                 policy.network_mut().merge_obs(&rollout, &pool);

@@ -16,7 +16,7 @@ use crate::policy::distributions::{
 };
 use crate::policy::mask_rows;
 use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile};
-use crate::{Acted, Acting, Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
+use crate::{Acted, Acting, Choice, Error, LearnerKind, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
 
 /// A policy and a value function, two heads of a network.
 ///
@@ -99,7 +99,7 @@ impl ActorCritic {
 
     /// Implementation of losses, gradients and acting.
     #[must_use]
-    pub fn learner(&self) -> Learner {
+    pub fn learner(&self) -> LearnerKind {
         self.network.learner()
     }
 

@@ -29,7 +29,7 @@ use crate::{Error, Precision, Scratch, Snapshot, Weights};
 /// Implementation of losses, gradients and acting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Learner {
+pub enum LearnerKind {
     /// The tile kernel.
     #[default]
     Fused,
@@ -51,7 +51,7 @@ crate::settings! {
         /// Shares the hidden layers between policy and value function.
         shared_trunk: bool = false, Kind::Bool;
         /// Implementation of networks: fused: the tile kernel; reference: candle, slow.
-        learner: Learner = Learner::Fused, Kind::Choice(&["fused", "reference"]);
+        learner: LearnerKind = LearnerKind::Fused, Kind::Choice(&["fused", "reference"]);
         /// Precision of matrix products with learner = "reference"; all else is f32.
         ///
         /// Losses are scaled for f16.
@@ -71,7 +71,7 @@ impl NetConfig {
     /// [`Error::Range`] or [`Error::Setting`] if a setting is not allowed.
     pub fn check(&self, obs: &Space) -> Result<(), Error> {
         settings::check(Self::KEYS, self)?;
-        if self.precision != Precision::F32 && self.learner == Learner::Fused {
+        if self.precision != Precision::F32 && self.learner == LearnerKind::Fused {
             let allowed = "but the tile kernel computes in f32 only; leave it at f32, or set learner = \"reference\"";
             let value = self.precision.dtype().as_str().into();
             return Err(Error::Setting { name: "precision", value, allowed });
@@ -144,8 +144,8 @@ impl Network {
     pub(crate) fn unset(shape: NetworkShape, obs: &Space, net: &NetConfig) -> Self {
         let params = vec![0.0; shape.layout.len()];
         let kernel = match net.learner {
-            Learner::Fused => Some(Kernel::new(shape.kernel(net.activation), &params)),
-            Learner::Reference => None,
+            LearnerKind::Fused => Some(Kernel::new(shape.kernel(net.activation), &params)),
+            LearnerKind::Reference => None,
         };
         let normalizer = net.normalize_obs.then(|| Normalizer::new(obs));
         let (obs_len, scale) = (obs.len(), obs.scale());
@@ -192,8 +192,8 @@ impl Network {
         Ok(())
     }
 
-    pub(crate) fn learner(&self) -> Learner {
-        if self.kernel.is_some() { Learner::Fused } else { Learner::Reference }
+    pub(crate) fn learner(&self) -> LearnerKind {
+        if self.kernel.is_some() { LearnerKind::Fused } else { LearnerKind::Reference }
     }
 
     /// Precision of the reference learner.

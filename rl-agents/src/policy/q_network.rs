@@ -9,7 +9,7 @@ use crate::kernel::tile;
 use crate::network::params::Layout;
 use crate::policy::mask_rows;
 use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile};
-use crate::{Acted, Acting, Choice, Error, Learner, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
+use crate::{Acted, Acting, Choice, Error, LearnerKind, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
 
 /// Minimum rows of a batch per thread.
 const MIN_SLICE: usize = TILE;
@@ -96,7 +96,7 @@ impl QNetwork {
 
     /// Implementation of losses, gradients and acting.
     #[must_use]
-    pub fn learner(&self) -> Learner {
+    pub fn learner(&self) -> LearnerKind {
         self.network.learner()
     }
 
@@ -420,8 +420,8 @@ mod tests {
         let actions = ActionSpace::Discrete { n: 4, masked: false };
         for dueling in [false, true] {
             let net = |learner| NetConfig { hidden: vec![17, 33], learner, ..NetConfig::default() };
-            let fused = QNetwork::new(&space, &actions, &net(Learner::Fused), dueling, 3).unwrap();
-            let reference = QNetwork::new(&space, &actions, &net(Learner::Reference), dueling, 3).unwrap();
+            let fused = QNetwork::new(&space, &actions, &net(LearnerKind::Fused), dueling, 3).unwrap();
+            let reference = QNetwork::new(&space, &actions, &net(LearnerKind::Reference), dueling, 3).unwrap();
             assert_eq!(fused.params(), reference.params());
             let obs: Vec<f32> = (0..3 * 200).map(|i| (i as f32 * 0.37).sin()).collect();
             let pool = Pool::new(2).unwrap();

@@ -4,7 +4,7 @@ use crate::kernel::net::Lens;
 use crate::kernel::samples::TILE;
 use crate::network::params::init_bytes;
 use crate::policy::network::NetworkShape;
-use crate::{Learner, NetConfig, Precision, kernel::layered, kernel::slices};
+use crate::{LearnerKind, NetConfig, Precision, kernel::layered, kernel::slices};
 
 /// Bytes of the networks of one agent, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl NetworkShape {
         let columns = bytes(2 * n_actions * TILE);
         let size = NetSize { params, policy: params, acting: columns, init, ..NetSize::default() };
         match net.learner {
-            Learner::Fused => {
+            LearnerKind::Fused => {
                 let kernel = self.kernel(net.activation);
                 let Lens { packed, forward, learning, sample } = kernel.lens();
                 let wide = layered::suits(&kernel);
@@ -71,7 +71,7 @@ impl NetworkShape {
                 let (policy, acting) = (params + bytes(packed), columns + bytes(forward));
                 NetSize { policy, acting, slice: bytes(slice), sample: bytes(sample), ..size }
             }
-            Learner::Reference => {
+            LearnerKind::Reference => {
                 let outputs: usize = mlps.iter().flat_map(|(mlp, _)| mlp.layers()).map(|layer| layer.n_out).sum();
                 // One-hot vectors as comparisons, as numbers, and beside the other inputs.
                 let inputs = if categories.is_some() { 3 * conv.n_out() } else { 0 };

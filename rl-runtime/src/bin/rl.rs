@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    rl_runtime::cli::main(&[])
+    rl_runtime::cli::main(&[], &[])
 }

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use rl_envs::catalog::Entry;
 
-use crate::print;
+use crate::{Algo, print};
 
 use self::envs::Envs;
 use self::show::full_screen;
@@ -121,7 +121,7 @@ enum Verb {
 
 /// Runs the `rl` program with the process's arguments and returns its exit code.
 ///
-/// Every verb finds the environments `own` by name, in addition to the built-in ones.
+/// Every verb finds the environments `own` and the `algorithms` by name, in addition to the built-in ones.
 ///
 /// Sets an environment variable, so it must be called before other threads start.
 ///
@@ -132,11 +132,11 @@ enum Verb {
 /// use rl_envs::cartpole::CartPole;
 ///
 /// fn main() -> ExitCode {
-///     rl_runtime::cli::main(&[Entry::of::<CartPole>("my_cartpole", "an environment of my own")])
+///     rl_runtime::cli::main(&[Entry::of::<CartPole>("my_cartpole", "an environment of my own")], &[])
 /// }
 /// ```
 #[must_use]
-pub fn main(own: &[Entry]) -> ExitCode {
+pub fn main(own: &[Entry], algorithms: &[Algo]) -> ExitCode {
     share_heap();
     let print_panic = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -152,30 +152,33 @@ pub fn main(own: &[Entry]) -> ExitCode {
     if let Err(error) = signals::start(full_screen::restore) {
         print::err(&format!("warning: signals end the program at once: {error}"));
     }
-    let result = Envs::new(own, python, Trust::new(trust, trusted)).and_then(|envs| match verb {
-        Verb::List => list::run(&envs, json),
-        Verb::Devices => devices::run(json),
-        Verb::Train(args) => train::run(args, &envs, json),
-        Verb::Tune(args) => tune::run(&args, &envs, json),
-        Verb::Sweep(args) => sweep::run(&args, &envs, json),
-        Verb::Eval(args) => eval::run(&args, &envs, json),
-        Verb::Record(args) => record::run(&args, &envs, json),
-        Verb::Watch(args) => watch::run(&args, &envs, json),
-        Verb::Monitor(args) => monitor::run(&args, json),
-        Verb::Plot(args) => plot::run(&args, json),
-        Verb::CheckEnv { env } => check_env::run(&envs.find(&env)?, json),
-        Verb::Trace(args) => trace::run(&args, &envs),
-        Verb::Site(args) => site::run(&args, json),
-        Verb::Completions { shell } => {
-            version::completions(shell, Cli::command());
-            Ok(ExitCode::SUCCESS)
-        }
-        #[cfg(feature = "man")]
-        Verb::Man { dir } => version::man(&dir, Cli::command()).map(|()| ExitCode::SUCCESS),
-        #[cfg(feature = "mpi")]
-        Verb::ActorProcess { parent } => train::collect(parent, &envs),
-        Verb::Bench { what } => bench::run(what, &envs, json),
-    });
+    let result =
+        Algo::register(algorithms).and_then(|()| Envs::new(own, python, Trust::new(trust, trusted))).and_then(
+            |envs| match verb {
+                Verb::List => list::run(&envs, json),
+                Verb::Devices => devices::run(json),
+                Verb::Train(args) => train::run(args, &envs, json),
+                Verb::Tune(args) => tune::run(&args, &envs, json),
+                Verb::Sweep(args) => sweep::run(&args, &envs, json),
+                Verb::Eval(args) => eval::run(&args, &envs, json),
+                Verb::Record(args) => record::run(&args, &envs, json),
+                Verb::Watch(args) => watch::run(&args, &envs, json),
+                Verb::Monitor(args) => monitor::run(&args, json),
+                Verb::Plot(args) => plot::run(&args, json),
+                Verb::CheckEnv { env } => check_env::run(&envs.find(&env)?, json),
+                Verb::Trace(args) => trace::run(&args, &envs),
+                Verb::Site(args) => site::run(&args, json),
+                Verb::Completions { shell } => {
+                    version::completions(shell, Cli::command());
+                    Ok(ExitCode::SUCCESS)
+                }
+                #[cfg(feature = "man")]
+                Verb::Man { dir } => version::man(&dir, Cli::command()).map(|()| ExitCode::SUCCESS),
+                #[cfg(feature = "mpi")]
+                Verb::ActorProcess { parent } => train::collect(parent, &envs),
+                Verb::Bench { what } => bench::run(what, &envs, json),
+            },
+        );
     let code = result.unwrap_or_else(|error| {
         print::err(&if error.is_stop() { "interrupted: nothing is kept".into() } else { format!("error: {error}") });
         ExitCode::from(error.exit_code())

@@ -1,354 +1,364 @@
-//! Algorithms: names, settings, and all that the runtime knows of each.
+//! Algorithms as values: a name, settings, and all that the runtime asks of them.
 //!
-//! A new algorithm takes its file in rl-agents, a line in the list below, and an implementation of `Algorithm`.
+//! The runtime never asks which algorithm it runs. An [`Algo`] is a registered name; an [`AlgoConfig`] is one with its settings,
+//! which implement [`Algorithm`]. Those of this workspace are registered, and
+//! [`Algo::register`] adds a user's own.
 
+use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
 use rl_agents::ranks::Ranks;
-use rl_agents::settings::Key;
-use rl_agents::{
-    A2c, A2cConfig, ActorCritic, Agent, DeviceCollector, Dqn, DqnConfig, Layout, NetConfig, Policy, Ppo, PpoConfig, QNetwork,
-    Schedule, Snapshot,
-};
+use rl_agents::settings::{Key, Settings};
+use rl_agents::{Agent, DeviceCollector, Layout, NetConfig, Policy, Schedule, Snapshot};
 use rl_buffer::{Memory, RolloutShape};
 use rl_envs::{ActionSpace, Space};
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
+use toml::Table;
 
 use crate::Error;
-use crate::print::did_you_mean;
-
-macro_rules! algorithms {
-    ($($algo:ident($config:ty), $name:literal, $about:literal;)+) => {
-        /// Name of an algorithm.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Algo {
-            $(#[doc = $about] $algo,)+
-        }
-
-        /// Algorithm and its settings.
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(rename_all = "lowercase")]
-        pub enum AlgoConfig {
-            $(#[doc = $about] $algo($config),)+
-        }
-
-        impl Algo {
-            /// All algorithms, with a line about each.
-            pub const ALL: [(Self, &'static str); [$($name),+].len()] = [$((Self::$algo, $about)),+];
-
-            /// Returns the name that users write.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$algo => $name,)+
-                }
-            }
-
-            /// Returns the settings that only this algorithm has.
-            #[must_use]
-            pub fn keys(self) -> &'static [Key] {
-                match self {
-                    $(Self::$algo => <$config>::KEYS,)+
-                }
-            }
-        }
-
-        impl AlgoConfig {
-            /// Creates the default settings.
-            #[must_use]
-            pub fn new(algo: Algo) -> Self {
-                match algo {
-                    $(Algo::$algo => Self::$algo(<$config>::default()),)+
-                }
-            }
-
-            /// Returns the algorithm.
-            #[must_use]
-            pub fn algo(&self) -> Algo {
-                match self {
-                    $(Self::$algo(_) => Algo::$algo,)+
-                }
-            }
-
-            pub(crate) fn settings(&self) -> &dyn Algorithm {
-                match self {
-                    $(Self::$algo(settings) => settings,)+
-                }
-            }
-        }
-    };
-}
-
-algorithms! {
-    Ppo(PpoConfig), "ppo", "proximal policy optimization";
-    A2c(A2cConfig), "a2c", "advantage actor-critic (synchronous A3C)";
-    Dqn(DqnConfig), "dqn", "deep Q-learning (double, dueling, n-step, prioritized)";
-}
-
-impl Algo {
-    /// Finds an algorithm by name.
-    ///
-    /// # Errors
-    /// [`Error::Config`] with the names that exist.
-    pub fn find(name: &str) -> Result<Self, Error> {
-        let known = Self::ALL.map(|(algo, _)| algo.name());
-        let found = Self::ALL.into_iter().map(|(algo, _)| algo).find(|algo| algo.name() == name);
-        found.ok_or_else(|| {
-            let near = did_you_mean(name, known);
-            Error::config(format!("unknown algorithm \"{name}\"; there are: {}{near}", known.join(", ")))
-        })
-    }
-}
-
-impl AlgoConfig {
-    /// Returns the name that users write.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.algo().name()
-    }
-
-    /// Returns `batch_size`.
-    #[cfg(feature = "cli")]
-    pub(crate) fn batch_size(&mut self) -> &mut usize {
-        match self {
-            Self::Ppo(ppo) => &mut ppo.batch_size,
-            Self::A2c(a2c) => &mut a2c.batch_size,
-            Self::Dqn(dqn) => &mut dqn.batch_size,
-        }
-    }
-
-    /// Returns the settings of DQN, if it is the algorithm.
-    #[must_use]
-    pub fn dqn(&self) -> Option<&DqnConfig> {
-        if let Self::Dqn(dqn) = self { Some(dqn) } else { None }
-    }
-}
 
 /// Problem of several settings together: their keys, and a text.
-pub(crate) type Concern = (Vec<&'static str>, String);
+pub type Concern = (Vec<&'static str>, String);
 
 /// Inputs of a new policy or agent.
 #[derive(Clone)]
-pub(crate) struct Build<'a> {
-    pub(crate) spaces: (Space, ActionSpace),
-    pub(crate) net: &'a NetConfig,
-    pub(crate) n_envs: usize,
+pub struct Build<'a> {
+    /// Spaces of observations and actions, wrappers included.
+    pub spaces: (Space, ActionSpace),
+    /// Settings of the networks.
+    pub net: &'a NetConfig,
+    /// Number of environments N of a rollout.
+    pub n_envs: usize,
     /// Number of collectors, of `n_envs` environments each.
-    pub(crate) n_collectors: usize,
-    pub(crate) seed: u64,
+    pub n_collectors: usize,
+    /// Seed of the run.
+    pub seed: u64,
     /// True to draw the parameters, false if they will be loaded.
     ///
     /// Drawing takes seconds for wide layers.
-    pub(crate) fresh: bool,
+    pub fresh: bool,
     /// Device to learn on, if it is not the CPU.
-    pub(crate) device: Option<rl_cuda::Device>,
+    pub device: Option<rl_cuda::Device>,
     /// Kernels of environments that step on that device, if they do.
-    pub(crate) env: Option<&'static str>,
+    pub env: Option<&'static str>,
     /// Ranks that share these environments, if there are any.
-    pub(crate) ranks: Option<Arc<dyn Ranks>>,
+    pub ranks: Option<Arc<dyn Ranks>>,
     /// Memory of replayed transitions.
-    pub(crate) replay: Arc<dyn Memory>,
+    pub replay: Arc<dyn Memory>,
 }
 
 /// An agent, and its environments if they are on the device that learns.
-pub(crate) type Built = (Box<dyn Agent>, Option<DeviceCollector>);
+pub type Built = (Box<dyn Agent>, Option<DeviceCollector>);
 
 impl Build<'_> {
     /// Returns the shape of a rollout of `n_steps` steps.
-    pub(crate) fn rollout(&self, n_steps: usize) -> RolloutShape {
+    #[must_use]
+    pub fn rollout(&self, n_steps: usize) -> RolloutShape {
         let (obs, actions) = &self.spaces;
         RolloutShape::new(n_steps, self.n_envs, obs, actions)
     }
 }
 
-/// Figures from which the memory of learning is computed.
-pub(crate) struct Figures {
+/// Properties of an algorithm with its settings.
+///
+/// ```
+/// use rl_runtime::algo::Traits;
+///
+/// let traits = Traits { n_steps: 64, ..Traits::default() };
+/// assert!(traits.replay.is_none() && traits.log_interval == 1);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Traits {
+    /// Steps of a rollout.
+    pub n_steps: usize,
+    /// Samples of a minibatch.
+    pub minibatch: usize,
+    /// Samples whose activations are held at the same time; 0: the minibatch.
+    pub micro_batch: usize,
+    /// Optimizer steps of an update; `None` if they vary.
+    pub steps: Option<usize>,
+    /// Schedule of the learning rate.
+    pub learning_rate: Schedule,
     /// Vectors of the optimizer that are as long as the parameters.
-    pub(crate) moments: usize,
-    pub(crate) minibatch: usize,
-    pub(crate) micro_batch: usize,
+    pub moments: usize,
+    /// Target networks.
+    pub targets: usize,
+    /// Heads of a network of action values, true if dueling; `None`: policy and value.
+    pub q_heads: Option<bool>,
+    /// Default number of iterations between rows of metrics.
+    pub log_interval: u64,
+    /// Reason for which each column must keep one environment, as a clause.
+    pub fixed_columns: Option<&'static str>,
+    /// The replay memory; `None` if rollouts are learnt from once.
+    pub replay: Option<ReplayTraits>,
+}
+
+/// Properties of an algorithm's replay memory.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayTraits {
+    /// Transitions that it holds.
+    pub capacity: usize,
+    /// Steps of a transition.
+    pub n_step: usize,
+    /// Discount of future rewards.
+    pub gamma: f32,
+    /// True if transitions are drawn by priority.
+    pub prioritized: bool,
+    /// True if checkpoints include it.
+    pub is_saved: bool,
+    /// True if a device that learns has a copy.
+    pub on_device: bool,
+    /// Env steps before the first update.
+    pub learning_starts: u64,
+}
+
+impl Default for Traits {
+    fn default() -> Self {
+        Self {
+            n_steps: 0,
+            minibatch: 0,
+            micro_batch: 0,
+            steps: None,
+            learning_rate: Schedule::Constant(0.0),
+            moments: 0,
+            targets: 0,
+            q_heads: None,
+            log_interval: 1,
+            fixed_columns: None,
+            replay: None,
+        }
+    }
 }
 
 /// Settings of an algorithm, from which the runtime plans and builds.
 ///
-/// Implemented by [`PpoConfig`], [`A2cConfig`] and [`DqnConfig`].
-pub(crate) trait Algorithm {
-    /// Returns the steps of a rollout.
-    fn n_steps(&self, n_envs: usize) -> usize;
-
-    /// Returns the sizes from which the memory of learning is computed.
-    fn figures(&self, n_envs: usize) -> Figures;
-
-    /// Returns the schedule of the learning rate.
-    fn learning_rate(&self) -> Schedule;
-
-    /// Returns why each column must keep one environment, as a clause.
-    ///
-    /// `None` if it need not.
-    fn why_fixed_columns(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Default number of iterations between rows of metrics.
-    fn log_interval(&self) -> u64 {
-        1
-    }
+/// Implemented by [`PpoConfig`](rl_agents::PpoConfig), [`A2cConfig`](rl_agents::A2cConfig) and
+/// [`DqnConfig`](rl_agents::DqnConfig), and by the settings of a user's own algorithm.
+pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
+    /// Returns the properties, for `n_envs` environments.
+    fn traits(&self, n_envs: usize) -> Traits;
 
     /// Finds a problem of several settings together.
     fn check(&self, n_envs: usize) -> Option<Concern>;
 
     /// Finds a problem of the settings with an environment.
-    fn fits(&self, _env: &str, (obs, _): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
-        concern(&["conv", "precision", "learner"], net.check(obs))
+    fn fits(&self, env: &str, spaces: &(Space, ActionSpace), net: &NetConfig) -> Option<Concern>;
+
+    /// Returns warnings of settings that are allowed and may surprise.
+    fn warnings(&self, _n_envs: usize) -> Vec<String> {
+        Vec::new()
     }
 
     /// Returns names and shapes of the parameters.
-    fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
-        Ok(actor_critic(build)?.layout().clone())
-    }
+    ///
+    /// # Errors
+    /// Errors of the policy.
+    fn layout(&self, build: &Build<'_>) -> Result<Layout, Error>;
 
     /// Builds the policy of a snapshot.
     ///
     /// Its exploration is that of the moment when the fraction `remaining` of training remains.
-    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, _remaining: f32) -> Result<Box<dyn Policy>, Error> {
-        let mut policy = actor_critic(build)?;
-        policy.load(snapshot)?;
-        Ok(Box::new(policy))
-    }
+    ///
+    /// # Errors
+    /// Errors of the policy, and [`rl_agents::Error::Snapshot`] if the snapshot does not fit.
+    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, remaining: f32) -> Result<Box<dyn Policy>, Error>;
 
     /// Builds the agent, with its environments if they step on the device that learns.
+    ///
+    /// # Errors
+    /// Errors of the agent; [`Error::Config`] if it cannot learn on a device that is given.
     fn agent(&self, build: &Build<'_>) -> Result<Built, Error>;
-}
 
-fn concern(keys: &[&'static str], result: Result<(), rl_agents::Error>) -> Option<Concern> {
-    result.err().map(|error| (keys.to_vec(), error.to_string()))
-}
-
-fn actor_critic(Build { spaces: (obs, actions), net, seed, fresh, .. }: &Build<'_>) -> Result<ActorCritic, rl_agents::Error> {
-    if *fresh { ActorCritic::new(obs, actions, net, *seed) } else { ActorCritic::unset(obs, actions, net) }
-}
-
-impl Algorithm for PpoConfig {
-    fn n_steps(&self, _: usize) -> usize {
-        self.n_steps
+    /// Returns the minibatch of `batch_size = "auto"`, and the setting.
+    ///
+    /// `rl train` halves it until the training fits into memory. `None` if "auto" is not allowed.
+    fn auto_batch(&mut self) -> Option<(usize, &mut usize)> {
+        None
     }
 
-    fn figures(&self, n_envs: usize) -> Figures {
-        Figures {
-            moments: Self::RULE.n_moments(),
-            minibatch: self.samples(self.n_steps.saturating_mul(n_envs)),
-            micro_batch: self.micro_batch,
+    /// Turns off what takes memory of a device and is not needed; returns the setting.
+    fn reduce_device_memory(&mut self) -> Option<&'static str> {
+        None
+    }
+
+    /// Sets what changes in the course of a training to its last value.
+    fn settle(&mut self) {}
+}
+
+/// An [`Algorithm`] whose values can be copied, compared and written.
+trait AnyAlgorithm: Algorithm + erased_serde::Serialize {
+    fn copy(&self) -> Box<dyn AnyAlgorithm>;
+    fn equals(&self, other: &dyn Any) -> bool;
+    fn as_any(&self) -> &dyn Any;
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+impl<S: Algorithm + Clone + PartialEq + Serialize> AnyAlgorithm for S {
+    fn copy(&self) -> Box<dyn AnyAlgorithm> {
+        Box::new(self.clone())
+    }
+
+    fn equals(&self, other: &dyn Any) -> bool {
+        other.downcast_ref::<S>().is_some_and(|other| self == other)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// An algorithm by its name.
+#[derive(Clone, Copy)]
+pub struct Algo {
+    name: &'static str,
+    about: &'static str,
+    keys: &'static [Key],
+    read: fn(Table) -> Result<Box<dyn AnyAlgorithm>, toml::de::Error>,
+    default: fn() -> Box<dyn AnyAlgorithm>,
+}
+
+impl Algo {
+    /// Describes an algorithm by its settings, whose keys have the section `name`.
+    #[must_use]
+    pub const fn of<S>(name: &'static str, about: &'static str) -> Self
+    where
+        S: Algorithm + Settings + Default + Clone + PartialEq + Serialize + DeserializeOwned,
+    {
+        Self {
+            name,
+            about,
+            keys: S::KEYS,
+            read: |table| Ok(Box::new(table.try_into::<S>()?)),
+            default: || Box::new(S::default()),
         }
     }
 
-    fn learning_rate(&self) -> Schedule {
-        self.learning_rate
+    /// Returns the name that users write.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.name
     }
 
-    fn check(&self, n_envs: usize) -> Option<Concern> {
-        concern(&["n_envs", "ppo.n_steps", "ppo.batch_size", "ppo.normalize_advantage"], self.check(n_envs))
+    /// Returns a line about the algorithm.
+    #[must_use]
+    pub fn about(self) -> &'static str {
+        self.about
     }
 
-    fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
-        let ppo = Ppo::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?;
-        let Some(device) = &build.device else { return Ok((Box::new(ppo), None)) };
-        let ppo = ppo.on_device(device, build.rollout(self.n_steps))?;
-        let envs = build.env.map(|env| ppo.collector(env, build.seed, build.ranks.as_ref())).transpose()?;
-        Ok((Box::new(ppo), envs))
+    /// Returns the settings that only this algorithm has.
+    #[must_use]
+    pub fn keys(self) -> &'static [Key] {
+        self.keys
     }
 }
 
-impl Algorithm for A2cConfig {
-    fn n_steps(&self, _: usize) -> usize {
-        self.n_steps
+impl PartialEq for Algo {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Algo {}
+
+impl fmt::Debug for Algo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// An algorithm and its settings.
+pub struct AlgoConfig {
+    algo: Algo,
+    settings: Box<dyn AnyAlgorithm>,
+}
+
+impl AlgoConfig {
+    /// Creates the default settings.
+    #[must_use]
+    pub fn new(algo: Algo) -> Self {
+        Self { algo, settings: (algo.default)() }
     }
 
-    fn figures(&self, n_envs: usize) -> Figures {
-        Figures {
-            moments: Self::RULE.n_moments(),
-            minibatch: self.samples(self.n_steps.saturating_mul(n_envs)),
-            micro_batch: self.micro_batch,
+    /// Reads the settings of an algorithm from a table, without its section.
+    pub(crate) fn read(algo: Algo, table: Table) -> Result<Self, toml::de::Error> {
+        Ok(Self { algo, settings: (algo.read)(table)? })
+    }
+
+    /// Returns the algorithm.
+    #[must_use]
+    pub fn algo(&self) -> Algo {
+        self.algo
+    }
+
+    /// Returns the name that users write.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.algo.name
+    }
+
+    /// Returns the settings, if they are of this type.
+    #[must_use]
+    pub fn get<S: Algorithm>(&self) -> Option<&S> {
+        self.settings.as_any().downcast_ref()
+    }
+
+    /// Returns the settings for writing, if they are of this type.
+    pub fn get_mut<S: Algorithm>(&mut self) -> Option<&mut S> {
+        self.settings.as_any_mut().downcast_mut()
+    }
+
+    /// Returns the settings as the runtime sees them.
+    #[must_use]
+    pub fn settings(&self) -> &dyn Algorithm {
+        &*self.settings
+    }
+
+    pub(crate) fn settings_mut(&mut self) -> &mut dyn Algorithm {
+        &mut *self.settings
+    }
+
+    /// Returns the key of one of the algorithm's settings, if it has that.
+    pub(crate) fn key(&self, field: &str) -> Option<&'static str> {
+        self.algo.keys.iter().find(|key| key.field() == field).map(|key| key.name)
+    }
+}
+
+impl Clone for AlgoConfig {
+    fn clone(&self) -> Self {
+        Self { algo: self.algo, settings: self.settings.copy() }
+    }
+}
+
+impl PartialEq for AlgoConfig {
+    fn eq(&self, other: &Self) -> bool {
+        self.algo == other.algo && self.settings.equals(other.settings.as_any())
+    }
+}
+
+impl fmt::Debug for AlgoConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.settings.fmt(f)
+    }
+}
+
+/// Written as a section with the algorithm's name.
+impl Serialize for AlgoConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Section<'a>(&'a dyn AnyAlgorithm);
+        impl Serialize for Section<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                erased_serde::serialize(self.0, serializer)
+            }
         }
-    }
-
-    fn learning_rate(&self) -> Schedule {
-        self.learning_rate
-    }
-
-    fn check(&self, n_envs: usize) -> Option<Concern> {
-        concern(&["n_envs", "a2c.n_steps", "a2c.batch_size", "a2c.normalize_advantage"], self.check(n_envs))
-    }
-
-    fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
-        let a2c = A2c::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?;
-        let Some(device) = &build.device else { return Ok((Box::new(a2c), None)) };
-        let a2c = a2c.on_device(device, build.rollout(self.n_steps))?;
-        let envs = build.env.map(|env| a2c.collector(env, build.seed, build.ranks.as_ref())).transpose()?;
-        Ok((Box::new(a2c), envs))
-    }
-}
-
-/// Builds DQN's network.
-fn q_network(dqn: &DqnConfig, build: &Build<'_>) -> Result<QNetwork, rl_agents::Error> {
-    let Build { spaces: (obs, actions), net, seed, fresh, .. } = build;
-    if *fresh { QNetwork::new(obs, actions, net, dqn.dueling, *seed) } else { QNetwork::unset(obs, actions, net, dqn.dueling) }
-}
-
-impl Algorithm for DqnConfig {
-    fn n_steps(&self, n_envs: usize) -> usize {
-        self.rollout_steps(n_envs)
-    }
-
-    fn figures(&self, _: usize) -> Figures {
-        Figures { moments: Self::RULE.n_moments(), minibatch: self.batch_size, micro_batch: self.micro_batch }
-    }
-
-    fn learning_rate(&self) -> Schedule {
-        self.learning_rate
-    }
-
-    fn why_fixed_columns(&self) -> Option<&'static str> {
-        (self.exploration_spread > 0.0).then_some("dqn.exploration_spread is above 0")
-    }
-
-    /// A rollout has about `train_freq` env steps, too few for a row of metrics each.
-    fn log_interval(&self) -> u64 {
-        500
-    }
-
-    fn check(&self, _: usize) -> Option<Concern> {
-        concern(&["dqn.batch_size", "dqn.buffer_size"], self.check())
-    }
-
-    fn fits(&self, env: &str, (obs, actions): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
-        if !matches!(actions, ActionSpace::Discrete { .. }) {
-            let kind = if actions.n_discrete().is_some() { "several at once" } else { "continuous" };
-            let text = format!("algo is dqn, which needs discrete actions, but {env}'s are {kind}; choose ppo or a2c");
-            return Some((vec![], text));
-        }
-        concern(
-            &["conv", "hidden", "normalize_obs", "precision", "learner", "dqn.dueling"],
-            QNetwork::check(obs, actions, net, self.dueling),
-        )
-    }
-
-    fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
-        Ok(q_network(self, build)?.layout().clone())
-    }
-
-    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, remaining: f32) -> Result<Box<dyn Policy>, Error> {
-        let mut network = q_network(self, build)?;
-        network.load(snapshot)?;
-        network.explore(self.epsilon(1.0 - remaining), 0.0, 1);
-        Ok(Box::new(network))
-    }
-
-    fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
-        let (obs, actions) = &build.spaces;
-        let network = q_network(self, build)?;
-        let n_envs = build.n_envs * build.n_collectors;
-        let dqn = Dqn::new_in(network, self.clone(), (obs, actions), n_envs, build.seed, &build.replay)?;
-        let dqn = if let Some(device) = &build.device { dqn.on_device(device)? } else { dqn };
-        Ok((Box::new(dqn), None))
+        let mut map = serializer.serialize_map(Some(1))?;
+        map.serialize_entry(self.algo.name, &Section(&*self.settings))?;
+        map.end()
     }
 }

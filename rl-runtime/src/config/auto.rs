@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use rl_agents::Learner;
+use rl_agents::LearnerKind;
 use rl_envs::catalog::Entry;
 
 use crate::config::algo::Concern;
@@ -47,23 +47,24 @@ pub(crate) fn or_on_cpu<T>(
 
 /// Finds a setting that has no effect on the device to train on.
 pub(crate) fn without_effect(config: &Config, entry: &Entry) -> Option<Concern> {
-    let size = config.algo.settings().figures(config.run.n_envs).micro_batch;
-    let key = config.algo.algo().keys().iter().find(|key| key.field() == "micro_batch")?;
-    if size == 0 || config.net.learner != Learner::Fused {
+    let size = config.traits().micro_batch;
+    let key = config.algo.key("micro_batch")?;
+    if size == 0 || config.net.learner != LearnerKind::Fused {
         return None;
     }
     let (Device::Cpu, why) = choose(config, entry, 1) else { return None };
     let cpu = why.map_or("the CPU".into(), |why| format!("the CPU, which auto chooses ({why}),"));
     let text = "only learner = \"reference\" cuts minibatches; leave it at 0, or set learner = \"reference\"";
-    Some((vec![key.name, "learner", "device"], format!("{} is {size}, but on {cpu} {text}", key.name)))
+    Some((vec![key, "learner", "device"], format!("{key} is {size}, but on {cpu} {text}")))
 }
 
 /// Returns warnings of settings of a device where the CPU learns.
 #[cfg(feature = "cli")]
 pub(crate) fn warnings(config: &Config, entry: &Entry) -> Vec<String> {
+    let replay = config.algo.key("replay_on_device").map(|key| format!("{key} = true"));
     let on_device = [
-        ("env_device = learner", config.run.env_device == "learner"),
-        ("dqn.replay_on_device = true", config.algo.dqn().is_some_and(|dqn| dqn.replay_on_device)),
+        ("env_device = learner".into(), config.run.env_device == "learner"),
+        (replay.unwrap_or_default(), config.traits().replay.is_some_and(|replay| replay.on_device)),
     ];
     let set = on_device.into_iter().filter(|(_, is_set)| *is_set && choose(config, entry, 1).0 == Device::Cpu);
     set.map(|(setting, _)| format!("{setting} has no effect: the CPU learns")).collect()
@@ -95,7 +96,7 @@ fn gpu() -> &'static Result<String, String> {
 
 /// Returns parameters, environments and samples of a minibatch.
 fn size(config: &Config, entry: &Entry) -> Result<[usize; 3], Error> {
-    let batch_size = config.algo.settings().figures(config.run.n_envs).minibatch;
+    let batch_size = config.traits().minibatch;
     Ok([config.layout(entry)?.len(), config.run.n_envs, batch_size])
 }
 
@@ -142,10 +143,10 @@ fn unsupported(config: &Config, entry: &Entry) -> Option<String> {
 
 /// Finds what distinguishes a run from those that the measurement stands for.
 fn unmeasured(config: &Config, entry: &Entry) -> Option<String> {
-    if config.algo.dqn().is_some() {
-        return Some("the measurement is not for dqn".into());
+    if config.traits().replay.is_some() {
+        return Some(format!("the measurement is not for {}", config.algo.name()));
     }
-    if config.net.learner == Learner::Reference {
+    if config.net.learner == LearnerKind::Reference {
         return Some("the measurement is not for the reference learner".into());
     }
     let on_cpu = config.env_on_device(entry).is_ok_and(|env| env.is_none());
@@ -170,11 +171,11 @@ mod tests {
     fn what_no_device_supports_is_a_reason_for_the_cpu_and_no_error() {
         let entry = find("cartpole").unwrap();
         for (algo, setting, expected) in [
-            (Algo::Ppo, "learner=reference", "the measurement is not for the reference learner"),
-            (Algo::A2c, "learner=reference", "the measurement is not for the reference learner"),
-            (Algo::Dqn, "n_envs=8", "the measurement is not for dqn"),
-            (Algo::Ppo, "env_device=cpu", "the measurement is not for environments on the CPU"),
-            (Algo::Ppo, "env.frame_stack=2", "the measurement is not for environments on the CPU"),
+            (Algo::PPO, "learner=reference", "the measurement is not for the reference learner"),
+            (Algo::A2C, "learner=reference", "the measurement is not for the reference learner"),
+            (Algo::DQN, "n_envs=8", "the measurement is not for dqn"),
+            (Algo::PPO, "env_device=cpu", "the measurement is not for environments on the CPU"),
+            (Algo::PPO, "env.frame_stack=2", "the measurement is not for environments on the CPU"),
         ] {
             let config = config(algo, &[setting]);
             let why = unsupported(&config, entry).or_else(|| unmeasured(&config, entry));
@@ -187,9 +188,9 @@ mod tests {
     fn settings_of_a_device_are_warned_of_where_the_cpu_learns() {
         let entry = find("cartpole").unwrap();
         for (algo, setting, device, n) in [
-            (Algo::Ppo, "env_device=learner", "device=cpu", 1),
-            (Algo::Ppo, "env_device=learner", "device=emulated", 0),
-            (Algo::Dqn, "dqn.replay_on_device=true", "device=cpu", 1),
+            (Algo::PPO, "env_device=learner", "device=cpu", 1),
+            (Algo::PPO, "env_device=learner", "device=emulated", 0),
+            (Algo::DQN, "dqn.replay_on_device=true", "device=cpu", 1),
         ] {
             assert_eq!(warnings(&config(algo, &[setting, device]), entry).len(), n, "{setting} {device}");
         }
@@ -198,10 +199,10 @@ mod tests {
     #[test]
     fn without_a_gpu_that_is_the_reason_whatever_the_settings_are() {
         let entry = find("cartpole").unwrap();
-        assert_eq!(choose(&config(Algo::Ppo, &["device=cpu"]), entry, 1), (Device::Cpu, None));
-        assert_eq!(choose(&config(Algo::Ppo, &["device=emulated"]), entry, 1), (Device::Emulated, None));
+        assert_eq!(choose(&config(Algo::PPO, &["device=cpu"]), entry, 1), (Device::Cpu, None));
+        assert_eq!(choose(&config(Algo::PPO, &["device=emulated"]), entry, 1), (Device::Emulated, None));
         for (algo, settings, n_ranks) in
-            [(Algo::Ppo, &[][..], 1), (Algo::Dqn, &[], 1), (Algo::Ppo, &["env_device=cpu"], 1), (Algo::Ppo, &[], 2)]
+            [(Algo::PPO, &[][..], 1), (Algo::DQN, &[], 1), (Algo::PPO, &["env_device=cpu"], 1), (Algo::PPO, &[], 2)]
         {
             let (device, why) = choose(&config(algo, settings), entry, n_ranks);
             assert!(device != Device::Auto);

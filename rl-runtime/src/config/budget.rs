@@ -6,13 +6,13 @@
 //! number of episodes that end in a rollout, are estimated.
 
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{ActorCritic, Learner, NetConfig, NetSize, QNetwork};
+use rl_agents::{ActorCritic, LearnerKind, NetConfig, NetSize, QNetwork};
 use rl_buffer::{PrioritizedReplayBuffer, ReplayBuffer, RolloutShape, TransitionShape, memory};
 use rl_envs::catalog::Entry;
 use rl_envs::{ActionSpace, Dtype, Space};
 
 use crate::config::Drive;
-use crate::config::algo::Figures;
+use crate::config::algo::Traits;
 use crate::report::resources::workers_rss;
 use crate::{Config, Error};
 
@@ -121,22 +121,21 @@ impl Budget {
         // Each of several devices has a thread with the whole rollout and the whole agent.
         let rollouts = ahead.max(1) * n_devices;
         let budget = Self::new(entry.spaces(), entry.bytes_per_env(), config.run.n_envs, config.n_steps(), rollouts);
-        let Figures { moments, minibatch, micro_batch } = config.algo.settings().figures(config.run.n_envs);
-        let dqn = config.algo.dqn();
-        let (moments, target) = (moments as u64, u64::from(dqn.is_some()));
+        let Traits { moments, minibatch, micro_batch, targets, q_heads, replay, .. } = config.traits();
+        let (moments, targets) = (moments as u64, targets as u64);
         let nets = Nets {
             config: config.net.clone(),
-            values: dqn.map(|dqn| dqn.dueling),
-            policies: n_devices as u64 * (1 + target) + ahead as u64,
+            values: q_heads,
+            policies: n_devices as u64 * (1 + targets) + ahead as u64,
             vectors: (1 + moments) * n_devices as u64,
-            saved: 1 + moments + target + ahead.saturating_sub(1) as u64,
+            saved: 1 + moments + targets + ahead.saturating_sub(1) as u64,
             minibatch: minibatch as u64,
             micro_batch: micro_batch as u64,
             drawn: true,
         };
-        let replay = dqn.map(|dqn| {
-            let shape = TransitionShape { gamma: dqn.gamma, ..budget.transitions(dqn.n_steps) };
-            (shape, dqn.buffer_size as u64, dqn.prioritized)
+        let replay = replay.map(|replay| {
+            let shape = TransitionShape { gamma: replay.gamma, ..budget.transitions(replay.n_step) };
+            (shape, replay.capacity as u64, replay.prioritized)
         });
         let in_file = !config.run.replay_dir.is_empty();
         let replays = n_devices as u64;
@@ -159,7 +158,7 @@ impl Budget {
         let entry = config.wrapped(entry);
         let nets = Nets {
             config: config.net.clone(),
-            values: config.algo.dqn().map(|dqn| dqn.dueling),
+            values: config.traits().q_heads,
             policies: 1,
             vectors: 0,
             saved: 1,
@@ -278,8 +277,8 @@ impl Budget {
             ]);
 
             let computed = match nets.config.learner {
-                Learner::Fused => 0,
-                Learner::Reference => sum([size.tensors.into(), product(&[micro_batch.into(), size.sample.into()])]),
+                LearnerKind::Fused => 0,
+                LearnerKind::Reference => sum([size.tensors.into(), product(&[micro_batch.into(), size.sample.into()])]),
             };
             let targets = if self.replay.is_some() { 0 } else { product(&[n, t, 4 * TARGETS]) };
             let scratches = MAX_SLICES as u128 * u128::from(size.acting);
@@ -412,12 +411,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_the_setting_that_would() {
         for (env, algo, setting, value) in [
-            ("snake", Algo::Ppo, "n_envs", "16777216"),
-            ("cartpole", Algo::Ppo, "n_envs", "16777216"),
-            ("cartpole", Algo::A2c, "hidden", "[65536, 65536]"),
-            ("cartpole", Algo::Dqn, "dqn.buffer_size", "4294967296"),
-            ("snake", Algo::Dqn, "dqn.buffer_size", "100000000"),
-            ("cartpole", Algo::Ppo, "eval_episodes", "1000000"),
+            ("snake", Algo::PPO, "n_envs", "16777216"),
+            ("cartpole", Algo::PPO, "n_envs", "16777216"),
+            ("cartpole", Algo::A2C, "hidden", "[65536, 65536]"),
+            ("cartpole", Algo::DQN, "dqn.buffer_size", "4294967296"),
+            ("snake", Algo::DQN, "dqn.buffer_size", "100000000"),
+            ("cartpole", Algo::PPO, "eval_episodes", "1000000"),
         ] {
             let assignment = format!("{setting}={value}");
             let available = if setting == "eval_episodes" { 60 << 20 } else { 8 << 30 };
@@ -442,7 +441,7 @@ mod tests {
         let most =
             ["n_envs=16777216", "ppo.n_steps=16777216", "ppo.batch_size=4294967296", "pipeline=overlapped", "max_lag=1000"];
         let hidden = format!("hidden={:?}", [65_536; 64]);
-        let error = budget("snake", Algo::Ppo, &[&most[..], &[&hidden, "conv=[]"]].concat()).check().unwrap_err();
+        let error = budget("snake", Algo::PPO, &[&most[..], &[&hidden, "conv=[]"]].concat()).check().unwrap_err();
         assert!(error.to_string().contains("no single setting makes it fit"), "{error}");
         let spaces = catalog::find("cartpole").unwrap().spaces();
         assert!(Budget::bench(spaces, usize::MAX, (usize::MAX, usize::MAX, 1000), None).check().is_err());
@@ -453,7 +452,7 @@ mod tests {
         let mut layers = Layers::default();
         layers.add_assignment("hidden=[1024, 1024]");
         let entry = catalog::find("cartpole").unwrap();
-        let config = layers.resolve(entry, Algo::Ppo).unwrap();
+        let config = layers.resolve(entry, Algo::PPO).unwrap();
         let (playing, training) = (Budget::playing(&config, entry, 100), Budget::training(&config, entry));
         assert!(playing.bytes().unwrap() < training.bytes().unwrap());
     }

@@ -34,12 +34,11 @@ impl Config {
     /// Older runs with such settings can still be read.
     pub(super) fn pointless(&self) -> Vec<Concern> {
         let mut found = Vec::new();
-        if let Some(dqn) = self.algo.dqn().filter(|dqn| dqn.learning_starts >= self.run.steps) {
-            let (starts, steps) = (dqn.learning_starts, self.run.steps);
-            let text = format!(
-                "dqn.learning_starts is {starts}, but steps is {steps}: nothing would be learnt; lower it or raise steps"
-            );
-            found.push((vec!["dqn.learning_starts", "steps"], text));
+        let (key, steps) = (self.algo.key("learning_starts"), self.run.steps);
+        if let (Some(key), Some(replay)) = (key, self.traits().replay.filter(|replay| replay.learning_starts >= steps)) {
+            let starts = replay.learning_starts;
+            let text = format!("{key} is {starts}, but steps is {steps}: nothing would be learnt; lower it or raise steps");
+            found.push((vec![key, "steps"], text));
         }
         found
     }
@@ -47,14 +46,7 @@ impl Config {
     /// Returns warnings of settings that are allowed and may surprise.
     #[must_use]
     pub fn warnings(&self, entry: &Entry) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if let Some(dqn) = self.algo.dqn().filter(|dqn| dqn.target_update_interval < self.run.n_envs as u64) {
-            warnings.push(format!(
-                "dqn.target_update_interval is {} env steps, but a step of {} environments is as many: the target network is updated \
-                 once each of them",
-                dqn.target_update_interval, self.run.n_envs
-            ));
-        }
+        let mut warnings = self.algo.settings().warnings(self.run.n_envs);
         let (obs, _) = self.wrapped(entry).spaces();
         if let Some(shape) = pictures(&obs).filter(|_| self.net.conv.is_empty()) {
             let elsewhere = "; make pictures small and grey as well, with Gymnasium's AtariPreprocessing, or ResizeObservation and \

@@ -9,7 +9,7 @@ use rl_envs::catalog::Entry;
 use toml::{Table, Value};
 
 use super::presets::{PRESETS, WORKLOADS};
-use super::{Config, EnvConfig, Key, keys};
+use super::{Config, EnvConfig, Key, Kind, keys};
 use crate::config::algo::{Algo, AlgoConfig};
 use crate::file::{MAX_FILE, read_small};
 use crate::print::did_you_mean;
@@ -45,13 +45,16 @@ fn in_short(value: &Value) -> String {
 
 /// True for a minibatch that `rl train` halves until it fits.
 ///
-/// It begins as the whole rollout, or as [`rl_agents::DqnConfig::batch_at_usual_ratio`].
+/// It begins as [`Algorithm::auto_batch`](crate::config::algo::Algorithm::auto_batch) says.
 fn is_auto_batch(key: &str, value: &Value) -> bool {
-    ["ppo.batch_size", "a2c.batch_size", DQN_BATCH].contains(&key) && value.as_str() == Some("auto")
+    key.ends_with(".batch_size") && value.as_str() == Some("auto")
 }
 
-/// Minibatch of DQN, which depends on other settings if it is "auto".
-const DQN_BATCH: &str = "dqn.batch_size";
+/// True if an algorithm chooses its minibatch where `batch_size` is "auto".
+fn has_auto_batch(algo: Option<&str>) -> bool {
+    let algo = algo.and_then(|name| Algo::find(name).ok());
+    algo.is_some_and(|algo| AlgoConfig::new(algo).settings_mut().auto_batch().is_some())
+}
 
 /// Value of a setting, and its origin.
 #[derive(Clone)]
@@ -232,8 +235,8 @@ impl Layers {
         let refused = self.apply(base.algo.algo(), &mut table);
         // What is refused keeps the value of `base`, so that the rest can be looked at.
         let mut config = Config::from_table(base.algo.algo(), table).map_err(|e| Error::config(e.to_string()))?;
-        if let (true, AlgoConfig::Dqn(dqn)) = (auto_batch, &mut config.algo) {
-            dqn.batch_size = dqn.batch_at_usual_ratio();
+        if auto_batch && let Some((samples, batch_size)) = config.algo.settings_mut().auto_batch() {
+            *batch_size = samples;
         }
         let concerns = config.impossible().into_iter().chain(config.unfit(entry)).chain(config.pointless());
         let concerns = concerns.chain(auto::without_effect(&config, entry));
@@ -247,13 +250,13 @@ impl Layers {
     fn apply(&mut self, algo: Algo, table: &mut Table) -> BTreeSet<String> {
         let mut refused = BTreeSet::new();
         for (key, Setting { value, origin, .. }) in std::mem::take(&mut self.settings) {
-            let value = match is_auto_batch(&key, &value) {
-                true if key == DQN_BATCH => 1.into(),
-                true => 0.into(),
-                false => value,
-            };
             let section = key.split_once('.').map(|(section, _)| section);
-            let problem = match keys().find(|known| known.name == key) {
+            let known = keys().find(|known| known.name == key);
+            let value = match known.map(|known| known.kind) {
+                Some(Kind::Int(least, _)) if is_auto_batch(&key, &value) && has_auto_batch(section) => least.into(),
+                _ => value,
+            };
+            let problem = match known {
                 None => {
                     let apt =
                         |name: &&str| name.split_once('.').is_none_or(|(section, _)| section == "env" || section == algo.name());

@@ -5,7 +5,8 @@
 
 pub mod budget;
 
-pub(crate) mod algo;
+pub mod algo;
+mod algorithms;
 pub(crate) mod auto;
 pub(crate) mod crossover;
 pub(crate) mod effects;
@@ -17,7 +18,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use rl_agents::settings::{MAX_STEPS, OnNonfinite, key};
-use rl_agents::{Layout, Learner, MAX_EVAL_STEPS, NetConfig, Policy, Snapshot, settings};
+use rl_agents::{Layout, LearnerKind, MAX_EVAL_STEPS, NetConfig, Policy, Snapshot, settings};
 use rl_envs::catalog::Entry;
 use rl_envs::wrappers::Wrappers;
 use serde::de::DeserializeOwned;
@@ -26,7 +27,7 @@ use toml::{Table, Value};
 
 use crate::Error;
 use crate::Mode;
-use crate::config::algo::{Algo, AlgoConfig, Build, Concern};
+use crate::config::algo::{Algo, AlgoConfig, Build, Concern, Traits};
 use crate::pipeline::faults::{FaultConfig, START_TIMEOUT};
 use crate::pipeline::first_come::FirstComeConfig;
 use crate::run::mapped;
@@ -354,12 +355,18 @@ impl Serialize for Config {
 
 /// Every setting but the environment and the algorithm.
 pub fn keys() -> impl Iterator<Item = &'static Key> {
-    let algos = Algo::ALL.into_iter().map(|(algo, _)| algo.keys());
+    let algos = Algo::all().into_iter().map(Algo::keys);
     [RunConfig::KEYS, ENV]
         .into_iter()
         .flatten()
         .chain(catalog::keys())
         .chain([NetConfig::KEYS].into_iter().chain(algos).flatten())
+}
+
+/// Names of the algorithms with a property by default, in words.
+fn names_of(property: fn(&Traits) -> bool) -> String {
+    let all = Algo::all().into_iter().filter(|algo| property(&AlgoConfig::new(*algo).settings().traits(1)));
+    all.map(Algo::name).collect::<Vec<_>>().join(" or ")
 }
 
 /// Names of the settings that a resumed run may change.
@@ -440,7 +447,7 @@ impl Config {
     pub(crate) fn new(env: &str, algo: Algo) -> Self {
         let (mut env, algo) = (EnvConfig::new(env), AlgoConfig::new(algo));
         env.settings = catalog::complete(&env.name, Table::new()).expect("defaults are allowed");
-        let run = RunConfig { log_interval: algo.settings().log_interval(), ..RunConfig::default() };
+        let run = RunConfig { log_interval: algo.settings().traits(1).log_interval, ..RunConfig::default() };
         Self { env, run, net: NetConfig::default(), algo }
     }
 
@@ -481,7 +488,7 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] if `env_device` asks for kernels that do not exist.
     pub(crate) fn env_on_device(&self, entry: &Entry) -> Result<Option<&'static str>, Error> {
-        let has_kernels = self.wrapped(entry).is_twinned() && self.net.learner == Learner::Fused;
+        let has_kernels = self.wrapped(entry).is_twinned() && self.net.learner == LearnerKind::Fused;
         match &*self.run.env_device {
             "cpu" => Ok(None),
             "learner" if !has_kernels => Err(Error::config(format!(
@@ -490,7 +497,7 @@ impl Config {
             ))),
             "learner" => Ok(Some(entry.name)),
             // Environments and learner share the device, and can overlap only if the CPU has the environments.
-            _ => Ok((has_kernels && self.algo.dqn().is_none() && self.mode() == Mode::Sync).then_some(entry.name)),
+            _ => Ok((has_kernels && !self.replays() && self.mode() == Mode::Sync).then_some(entry.name)),
         }
     }
 
@@ -503,7 +510,18 @@ impl Config {
     /// Returns the steps of a rollout.
     #[must_use]
     pub fn n_steps(&self) -> usize {
-        self.algo.settings().n_steps(self.run.n_envs)
+        self.traits().n_steps
+    }
+
+    /// Returns the properties of the algorithm.
+    #[must_use]
+    pub fn traits(&self) -> Traits {
+        self.algo.settings().traits(self.run.n_envs)
+    }
+
+    /// True if the algorithm has a replay memory.
+    fn replays(&self) -> bool {
+        self.traits().replay.is_some()
     }
 
     /// Returns the order of collecting and learning.
@@ -612,7 +630,7 @@ impl Config {
     /// Finds problems of several settings together.
     pub(crate) fn impossible(&self) -> Vec<Concern> {
         let mut found = Vec::new();
-        if self.n_devices() > 1 && self.net.learner == Learner::Reference {
+        if self.n_devices() > 1 && self.net.learner == LearnerKind::Reference {
             let text = "but learner = \"reference\" learns on one device only; use one of them";
             found.push((vec!["device", "learner"], format!("device is {}, {text}", self.run.device)));
         }
@@ -621,15 +639,17 @@ impl Config {
             found.push((vec!["collect_threads", "threads"], format!("collect_threads is {}, {text}", self.run.collect_threads)));
         }
         let env_on_learner = self.learns_on_device() && self.run.env_device == "learner";
-        if env_on_learner && self.algo.dqn().is_some() {
-            let text = "env_device is learner, but dqn remembers the steps of environments on the CPU; use env_device = cpu";
-            found.push((vec!["env_device", "algo"], text.into()));
+        let algo = self.algo.name();
+        if env_on_learner && self.replays() {
+            let text =
+                format!("env_device is learner, but {algo} remembers the steps of environments on the CPU; use env_device = cpu");
+            found.push((vec!["env_device", "algo"], text));
         }
         if self.mode() != Mode::Sync && self.n_devices() > 1 {
             let text = "but several devices learn from rollouts of the latest policy only so far; use pipeline = sync";
             let device = &self.run.device;
             found.push((vec!["device", "pipeline"], format!("device is {device} and pipeline is overlapped, {text}")));
-        } else if self.mode() != Mode::Sync && env_on_learner && self.algo.dqn().is_none() {
+        } else if self.mode() != Mode::Sync && env_on_learner && !self.replays() {
             let text = "pipeline is overlapped, but environments on the learner's device take turns with it";
             found.push((vec!["env_device", "pipeline"], format!("env_device is learner and {text}; use env_device = cpu")));
         }
@@ -658,12 +678,13 @@ impl Config {
         if self.env.wrappers.pixels > 0 && !self.blocks(entry) && entry.draws().is_ok_and(|draws| !draws) {
             return Some((vec!["env.pixels"], format!("env.pixels observes what an environment draws, and {env} draws nothing")));
         }
-        if !self.run.replay_dir.is_empty() && self.algo.dqn().is_none() {
+        if !self.run.replay_dir.is_empty() && !self.replays() {
             let text = format!("replay_dir has no effect: {} has no replay memory", self.algo.name());
             return Some((vec!["replay_dir"], text));
         }
-        if !self.run.offline.is_empty() && self.algo.dqn().is_none() {
-            let text = format!("offline is for dqn: {} learns from the steps of its own policy only", self.algo.name());
+        if !self.run.offline.is_empty() && !self.replays() {
+            let replaying = names_of(|traits| traits.replay.is_some());
+            let text = format!("offline is for {replaying}: {} learns from the steps of its own policy only", self.algo.name());
             return Some((vec!["offline", "algo"], text));
         }
         if entry.batches().is_none() && self.run.drive != Drive::Lockstep {
@@ -675,15 +696,16 @@ impl Config {
                 let text = format!("{env} blocks, and env.* puts wrappers only around environments that do not; leave them out");
                 return Some((vec![], text));
             }
-            if let Some(what) = self.algo.settings().why_fixed_columns() {
+            if let Some(what) = self.traits().fixed_columns {
                 let text = "which needs rollouts whose columns stay with one environment each";
                 let why =
                     format!("{what}, {text}, but {env} blocks: its environments fill columns in the order in which they answer");
                 return Some((vec![], why));
             }
-            if self.algo.dqn().is_some() && entry.spaces().0.stack() > 1 {
-                let text = "blocks and stacks frames, which the replay memory of dqn keeps for environments in step only";
-                return Some((vec![], format!("{env} {text}; choose ppo or a2c")));
+            if self.replays() && entry.spaces().0.stack() > 1 {
+                let text = "blocks and stacks frames, which the replay memory of";
+                let (algo, others) = (self.algo.name(), names_of(|traits| traits.replay.is_none()));
+                return Some((vec![], format!("{env} {text} {algo} keeps for environments in step only; choose {others}")));
             }
         }
         let spaces = self.wrapped(entry).spaces();
@@ -745,11 +767,11 @@ impl Config {
         if self.learns_on_device() && self.env_on_device(entry).is_ok_and(|env| env.is_some()) {
             return Some("mpi is actors, and the environments are on the learner's device; use env_device = cpu".into());
         }
-        if let Some(what) = self.algo.settings().why_fixed_columns() {
+        if let Some(what) = self.traits().fixed_columns {
             return Some(format!("mpi is actors, and {what}, which needs environments with one numbering"));
         }
-        let stacks = self.algo.dqn().is_some() && entry.spaces().0.stack() > 1;
-        stacks.then(|| "mpi is actors, and dqn remembers stacked frames of environments in step only".into())
+        let stacks = self.replays() && entry.spaces().0.stack() > 1;
+        stacks.then(|| format!("mpi is actors, and {} remembers stacked frames of environments in step only", self.algo.name()))
     }
 
     /// Returns the settings as a table, in which the environment is a table too.
@@ -772,8 +794,8 @@ impl Config {
         let mut env: EnvConfig = table.remove("env").unwrap_or_else(|| Value::Table(Table::new())).try_into()?;
         env.settings = catalog::complete(&env.name, env.settings)?;
         let (run, net) = (part(&mut table, RunConfig::KEYS)?, part(&mut table, NetConfig::KEYS)?);
-        table.retain(|key, _| key == algo.name());
-        Ok(Self { env, run, net, algo: Value::Table(table).try_into()? })
+        let section: Table = table.remove(algo.name()).unwrap_or_else(|| Value::Table(Table::new())).try_into()?;
+        Ok(Self { env, run, net, algo: AlgoConfig::read(algo, section)? })
     }
 
     /// Returns the settings as TOML.
@@ -826,7 +848,7 @@ mod tests {
     fn resolve(assignments: &[&str]) -> Result<Config, Error> {
         let mut layers = Layers::default();
         assignments.iter().for_each(|a| layers.add_assignment(a));
-        layers.resolve(find("cartpole").unwrap(), Algo::Ppo)
+        layers.resolve(find("cartpole").unwrap(), Algo::PPO)
     }
 
     fn problems(result: Result<Config, Error>) -> Vec<String> {
@@ -839,7 +861,7 @@ mod tests {
     #[test]
     fn layers_lie_over_each_other() {
         let config = resolve(&["ppo.gamma=0.5", "hidden=[32]", "ppo.learning_rate=lin_0.01"]).unwrap();
-        let AlgoConfig::Ppo(ppo) = &config.algo else { panic!("another algorithm") };
+        let ppo = config.algo.get::<rl_agents::PpoConfig>().unwrap();
         assert_eq!((ppo.gamma, ppo.n_steps, ppo.vf_coef), (0.5, 32, 0.5), "command line, preset, default");
         assert_eq!(config.net.hidden, [32]);
         assert_eq!(ppo.learning_rate, rl_agents::Schedule::Linear(0.01));
@@ -861,7 +883,7 @@ mod tests {
     fn a_problem_in_a_file_names_its_line() {
         let mut layers = Layers::default();
         layers.add_toml("steps = 10\n\n[ppo]\ngamma = 1.5\nn_epochs = \"many\"\n", "my.toml").unwrap();
-        let problems = problems(layers.resolve(find("cartpole").unwrap(), Algo::Ppo));
+        let problems = problems(layers.resolve(find("cartpole").unwrap(), Algo::PPO));
         assert!(problems[0].starts_with("my.toml:4: ppo.gamma is 1.5; it must be a number from 0 to 1"), "{problems:?}");
         assert!(problems[1].starts_with("my.toml:5: ppo.n_epochs is \"many\""), "{problems:?}");
         let mut layers = Layers::default();
@@ -894,7 +916,7 @@ mod tests {
     fn every_setting_has_a_key_and_every_key_a_setting() {
         let mut found: Vec<String> = vec!["target_return".into()];
         found.extend(catalog::keys().map(|key| key.name.into()));
-        for (algo, _) in Algo::ALL {
+        for algo in Algo::all() {
             for (key, value) in Config::new("cartpole", algo).table().unwrap() {
                 match value {
                     Value::Table(section) => found.extend(section.keys().map(|inner| format!("{key}.{inner}"))),
@@ -921,7 +943,7 @@ mod tests {
 
     #[test]
     fn a_resolved_config_survives_its_file() {
-        for (algo, _) in Algo::ALL {
+        for algo in Algo::all() {
             let config = Layers::default().resolve(find("cartpole").unwrap(), algo).unwrap();
             assert_eq!(Config::from_toml(&config.to_toml(), "config.toml").unwrap(), config);
         }

@@ -49,6 +49,11 @@ use crate::ring::{Stage, ring};
 use crate::thread::{Thread, ThreadError, spawn};
 use crate::{Error, Mode};
 
+/// Returns the kind of memory that an agent learns from without waiting.
+pub(crate) fn rollout_memory(agent: &mut dyn Agent, mode: Mode) -> Arc<dyn Memory> {
+    agent.device().map_or_else(<dyn Memory>::host, |device| device.memory(mode != Mode::Sync))
+}
+
 /// Rollout in flight from a producer to the learner.
 #[derive(Debug)]
 pub struct Filled {
@@ -361,7 +366,7 @@ impl<C: Collect> Pipeline<C> {
     ///
     /// The collectors take turns; each has an equal share of the rollouts in flight. An agent that follows environments, such as
     /// [`Dqn`](rl_agents::Dqn), is created for those of all collectors. Rollouts are in the given kind of memory: see
-    /// [`Agent::memory`].
+    /// [`OnDevice::memory`](rl_agents::OnDevice::memory).
     ///
     /// # Errors
     /// The errors of [`Rollout::new_in`]; [`Error::Config`] if there are no collectors, `max_lag + 1` is not a multiple of their
@@ -471,7 +476,7 @@ impl<C: Collect> Pipeline<C> {
         }
         if dropped {
             // The environments continue behind the dropped rollouts.
-            agent.gap();
+            agent.discontinue();
         }
         Ok(())
     }

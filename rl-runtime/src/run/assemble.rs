@@ -11,9 +11,9 @@ use rl_envs::catalog::{Entry, Limits};
 use rl_envs::{MakeBlocking, Pool, VecEnv, pool};
 
 use crate::config::Drive;
-use crate::config::algo::{AlgoConfig, Build, Built};
-use crate::pipeline::Collect;
+use crate::config::algo::{Build, Built};
 use crate::pipeline::faults::FaultConfig;
+use crate::pipeline::{Collect, rollout_memory};
 use crate::report::profile::nanos;
 use crate::sources::recording::Playback;
 use crate::{Config, Error, Mode, config::auto, pipeline::first_come, print};
@@ -127,7 +127,7 @@ fn lack_of_memory(error: Error) -> Result<rl_cuda::Error, Error> {
 #[cfg(feature = "cli")]
 pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Result<Config, Error> {
     let mut smaller = config.clone();
-    let (entry, mut samples) = (&config.wrapped(entry), config.algo.settings().figures(config.run.n_envs).minibatch);
+    let (entry, mut samples) = (&config.wrapped(entry), config.traits().minibatch);
     let device = auto::choose(config, entry, n_ranks).0.open()?;
     while !fits(&smaller, entry, device.as_ref())? {
         samples = (1..=samples / 2).rev().find(|part| samples.is_multiple_of(*part)).unwrap_or(1);
@@ -135,7 +135,8 @@ pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Resul
             return Ok(config.clone()); // it is refused with what would fit
         }
         smaller = config.clone();
-        *smaller.algo.batch_size() = samples;
+        let Some((_, batch_size)) = smaller.algo.settings_mut().auto_batch() else { return Ok(smaller) };
+        *batch_size = samples;
     }
     Ok(smaller)
 }
@@ -156,10 +157,10 @@ fn fits(config: &Config, entry: &Entry, device: Option<&Device>) -> Result<bool,
 
 /// Builds the agent, and checks that the rollouts in flight fit beside it.
 fn build_agent(config: &Config, build: &Build<'_>) -> Result<Built, Error> {
-    let built = config.algo.settings().agent(build)?;
+    let mut built = config.algo.settings().agent(build)?;
     if build.device.is_some() && config.mode() != Mode::Sync {
         // The device has memory for rollouts on their way, which the pipeline allocates later.
-        let (shape, memory) = (build.rollout(config.n_steps()), built.0.memory(true));
+        let (shape, memory) = (build.rollout(config.n_steps()), rollout_memory(&mut *built.0, config.mode()));
         let rollouts = (0..config.mode().n_ahead()).map(|_| Rollout::new_in(shape, &memory));
         rollouts.collect::<Result<Vec<_>, _>>().map_err(rl_agents::Error::from)?;
     }
@@ -169,11 +170,10 @@ fn build_agent(config: &Config, build: &Build<'_>) -> Result<Built, Error> {
 /// Names a smaller setting that fits the device.
 fn advice_on_memory(config: &Config, build: &Build<'_>) -> String {
     let mut smaller = config.clone();
-    if let AlgoConfig::Dqn(dqn) = &mut smaller.algo
-        && std::mem::take(&mut dqn.replay_on_device)
+    if let Some(setting) = smaller.algo.settings_mut().reduce_device_memory()
         && build_agent(&smaller, build).is_ok()
     {
-        return "it fits with dqn.replay_on_device = false".into();
+        return format!("it fits with {setting}");
     }
     let settings = config.algo.settings();
     let allowed: Vec<usize> = (1..build.n_envs).filter(|&n_envs| settings.check(n_envs).is_none()).collect();

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rl_agents::{CollectorState, Counters, Layout, Policy, Snapshot, Statistics};
 use rl_buffer::memory;
@@ -59,6 +60,8 @@ const MAX_ENTRIES: usize = 4096;
 const BUFFER: usize = 1 << 17;
 /// Maximum lookups of the newest checkpoint if it vanishes while it is read.
 const MAX_LOOKUPS: u32 = 20;
+/// Pause before a checkpoint that lacks files is looked up again.
+const LOOKUP_PAUSE: Duration = Duration::from_millis(5);
 
 /// State that a run continues from.
 #[derive(Clone, Debug)]
@@ -670,7 +673,8 @@ impl<'a> Opened<'a> {
         let snapshot = Snapshot { params, moments: Vec::new(), statistics, counters };
         snapshot.check().map_err(|e| e.to_string())?;
         let policy = config.policy(entry, &snapshot).map_err(|e| e.to_string())?;
-        let lacks_replay = config.algo.dqn().is_some_and(|dqn| dqn.save_replay) && !self.manifest.files.contains_key(REPLAY);
+        let lacks_replay =
+            config.traits().replay.is_some_and(|replay| replay.is_saved) && !self.manifest.files.contains_key(REPLAY);
         // A best checkpoint never has one.
         let lacks_replay = lacks_replay && self.manifest.return_mean.is_none();
         let entry = config.wrapped(entry);
@@ -768,8 +772,11 @@ fn newest<T>(path: &Path, best: bool, load: impl Fn(&Opened<'_>) -> Result<T, Un
     for _ in 0..MAX_LOOKUPS {
         match read(&chosen, load) {
             Err(error) => match choose(path, best)? {
-                // A listing may name a directory that is removed a moment later.
-                again if again == chosen && chosen.is_dir() => return Err(error),
+                // A listing may name a directory that is removed a moment later, file by file.
+                again if again == chosen && [MANIFEST, CONFIG, PARAMS, STATE].iter().all(|file| chosen.join(file).exists()) => {
+                    return Err(error);
+                }
+                again if again == chosen => std::thread::sleep(LOOKUP_PAUSE),
                 again => chosen = again,
             },
             loaded => return loaded,

@@ -38,7 +38,7 @@ fn advice(config: &Config, dir: &RunDir) -> String {
     let algo = config.algo.name();
     let setting = |key: &'static str| key.strip_prefix(algo)?.strip_prefix('.').filter(|name| *name != "micro_batch");
     let settings: Vec<&str> = resumable().filter_map(setting).collect();
-    let smaller = match config.algo.settings().learning_rate() {
+    let smaller = match config.traits().learning_rate {
         Schedule::Linear(start) => format!("lin_{:e}", tenth(start)),
         Schedule::Constant(value) => format!("{:e}", tenth(value)),
     };

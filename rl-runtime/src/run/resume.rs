@@ -129,12 +129,13 @@ impl Source {
         if !checkpoint.collector.has_envs() && config.run.offline.is_empty() {
             notes.push("this checkpoint has no environments, so new episodes begin".into());
         }
-        if let Some(dqn) = config.algo.dqn().filter(|_| checkpoint.replay.is_none()) {
+        if let Some(replay) = config.traits().replay.filter(|_| checkpoint.replay.is_none()) {
             notes.push(format!(
-                "the replay memory was not saved (dqn.save_replay is {}): it is empty, and learning continues after {} more \
+                "the replay memory was not saved ({}.save_replay is {}): it is empty, and learning continues after {} more \
                  env steps",
-                dqn.save_replay,
-                grouped(dqn.learning_starts)
+                config.algo.name(),
+                replay.is_saved,
+                grouped(replay.learning_starts)
             ));
         }
         if config.run.steps != checkpoint.config.run.steps && has_schedules(config) {
@@ -221,5 +222,6 @@ fn refuse_lost(dir: &RunDir, config: &Config) -> Result<(), Error> {
 
 /// True if some settings depend on the progress of training.
 fn has_schedules(config: &Config) -> bool {
-    config.algo.dqn().is_some() || config.to_toml().contains("\"lin_")
+    // Exploration and the weights of priorities do.
+    config.traits().replay.is_some() || config.to_toml().contains("\"lin_")
 }

@@ -57,11 +57,18 @@ impl Saves {
         self.failed = 0;
     }
 
-    fn write(&mut self, dir: &RunDir, checkpoint: &Checkpoint, agent: &dyn Agent, listener: Listener<'_>) -> Result<(), Error> {
-        let write_replay = |out: &mut dyn Write| agent.save_replay(out);
-        let replay: Option<WriteReplay<'_>> = if agent.saves_replay() { Some(&write_replay) } else { None };
-        let (layout, keep) = (agent.layout(), checkpoint.config.run.keep_checkpoints);
-        let saved = checkpoint::save(&dir.checkpoints(), checkpoint, layout, replay, keep, &mut |_| Ok(()))?;
+    fn write(
+        &mut self,
+        dir: &RunDir,
+        checkpoint: &Checkpoint,
+        agent: &mut dyn Agent,
+        listener: Listener<'_>,
+    ) -> Result<(), Error> {
+        let (layout, keep) = (agent.layout().clone(), checkpoint.config.run.keep_checkpoints);
+        let memory = agent.replay().filter(|memory| memory.is_saved());
+        let write_replay = memory.map(|memory| |out: &mut dyn Write| memory.save_replay(out));
+        let replay = write_replay.as_ref().map(|write| write as WriteReplay<'_>);
+        let saved = checkpoint::save(&dir.checkpoints(), checkpoint, &layout, replay, keep, &mut |_| Ok(()))?;
         self.saved = Some(checkpoint.progress.env_steps);
         if saved.stuck.len() > self.stuck {
             warn_of_stuck(&saved.stuck, listener);
@@ -80,7 +87,7 @@ impl Saves {
         &mut self,
         dir: &RunDir,
         checkpoint: &Checkpoint,
-        agent: &dyn Agent,
+        agent: &mut dyn Agent,
         listener: Listener<'_>,
     ) -> Result<(), Error> {
         let Err(error) = self.write(dir, checkpoint, agent, listener) else {
@@ -103,7 +110,7 @@ impl Saves {
         &mut self,
         dir: &RunDir,
         checkpoint: &Checkpoint,
-        agent: &dyn Agent,
+        agent: &mut dyn Agent,
         listener: Listener<'_>,
     ) -> Result<(), Error> {
         let mut pauses = PAUSES_MS.iter();
@@ -120,7 +127,13 @@ impl Saves {
     }
 
     /// Saves what was learnt before an environment failed, without the environments.
-    pub(crate) fn save_after_fault(&mut self, dir: &RunDir, checkpoint: &Checkpoint, agent: &dyn Agent, listener: Listener<'_>) {
+    pub(crate) fn save_after_fault(
+        &mut self,
+        dir: &RunDir,
+        checkpoint: &Checkpoint,
+        agent: &mut dyn Agent,
+        listener: Listener<'_>,
+    ) {
         match self.write(dir, checkpoint, agent, listener) {
             Ok(()) => {
                 let (steps, dir) = (grouped(checkpoint.progress.env_steps), quoted(dir.path()));
@@ -143,7 +156,7 @@ impl Saves {
         &mut self,
         dir: &RunDir,
         checkpoint: &Checkpoint,
-        agent: &dyn Agent,
+        agent: &mut dyn Agent,
         return_mean: f64,
         listener: Listener<'_>,
     ) {

@@ -17,7 +17,7 @@ use crate::config::budget::Budget;
 use crate::config::{Mpi, RunConfig};
 use crate::file::own;
 use crate::pipeline::calls::Calls;
-use crate::pipeline::{Collect, Filled, Flow, Pipeline};
+use crate::pipeline::{Collect, Filled, Flow, Pipeline, rollout_memory};
 use crate::print::grouped;
 use crate::ranks::crew::Crew;
 use crate::report::metrics::{EVALUATION, LagHistogram, Log, Row};
@@ -219,13 +219,13 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    fn new(run: &'a mut Run, agent: &dyn Agent, dir: &'a RunDir, listener: Listener<'a>) -> Self {
+    fn new(run: &'a mut Run, agent: &mut dyn Agent, dir: &'a RunDir, listener: Listener<'a>) -> Self {
         run.saves.begin(dir, &run.config, listener);
         let RunConfig { steps, n_envs, max_lag, tensorboard, eval_every, target_return, .. } = run.config.run;
         let log = Log::new(&dir.metrics(), run.progress.iterations);
         let env_log = Log::new(&dir.envs(), run.progress.iterations);
         let events = tensorboard.then(|| EventFile::new(dir.events(), run.progress.env_steps));
-        let on_device = agent.device_memory();
+        let on_device = agent.device().map_or_else(Vec::new, |device| device.memory_use());
         let taken = (!on_device.is_empty()).then(|| on_device.iter().map(|(_, bytes)| bytes).sum());
         let sensors = taken.and_then(|_| auto::choose(&run.config, &run.entry, 1).0.sensors());
         let meter = Meter::new(taken, sensors);
@@ -278,7 +278,7 @@ impl<'a> Part<'a> {
 
     /// Evaluates the agent, and keeps it if it is the best one.
     fn evaluate(&mut self, agent: &mut dyn Agent) -> Result<(), Error> {
-        agent.fetch_policy()?;
+        agent.device().map_or(Ok(()), |device| device.fetch_policy())?;
         self.evaluation = self.run.evaluate(agent)?;
         let Some(result) = self.evaluation else { return Ok(()) };
         (self.listener)(Event::Evaluation { env_steps: self.run.progress.env_steps, result: &result });
@@ -359,7 +359,7 @@ impl<'a> Part<'a> {
     /// Saves what was learnt before an interrupt.
     ///
     /// The rollouts in flight are dropped with their environments.
-    fn stop(&mut self, agent: &dyn Agent) -> Result<(), Error> {
+    fn stop(&mut self, agent: &mut dyn Agent) -> Result<(), Error> {
         self.end = End::Interrupted;
         let Self { run, dir, listener, .. } = self;
         let checkpoint = run.without_envs(agent)?;
@@ -367,7 +367,7 @@ impl<'a> Part<'a> {
     }
 
     /// Saves a checkpoint while no rollouts are in flight.
-    fn save(&mut self, pipeline: &mut Pipeline<Box<dyn Collect>>, agent: &dyn Agent) -> Result<(), Error> {
+    fn save(&mut self, pipeline: &mut Pipeline<Box<dyn Collect>>, agent: &mut dyn Agent) -> Result<(), Error> {
         // A run resumed from this checkpoint starts a new event file.
         self.events(|events, _| events.flush());
         let Self { run, dir, listener, end, .. } = self;
@@ -384,7 +384,7 @@ impl<'a> Part<'a> {
 
     /// Evaluates at the end of training.
     fn finish(mut self, agent: &mut dyn Agent) -> Result<Outcome, Error> {
-        agent.fetch_policy()?;
+        agent.device().map_or(Ok(()), |device| device.fetch_policy())?;
         let wall_s = self.begin.elapsed().as_secs_f64();
         warn_all(&self.anomalies, self.listener);
         if self.end == End::Interrupted && self.run.is_complete() {
@@ -576,13 +576,19 @@ impl Training {
             Some(collector) => vec![Box::new(collector) as Box<dyn Collect>],
             None => collectors(&collecting)?,
         };
-        let pipeline =
-            Pipeline::new(config.mode(), collectors, config.n_steps(), &agent.memory(config.mode() != Mode::Sync), &profile)?;
+        let memory = rollout_memory(&mut *agent, config.mode());
+        let pipeline = Pipeline::new(config.mode(), collectors, config.n_steps(), &memory, &profile)?;
         let (config, entry, track) = (config.clone(), *entry, profile.track("learner"));
-        agent.watch(track.watch());
-        profile.probe(&track).into_iter().for_each(|probe| agent.set_probe(probe));
-        profile.device_watch().into_iter().try_for_each(|watch| agent.watch_device(watch))?;
-        ranks.iter().for_each(|ranks| agent.share(ranks.clone()));
+        if let Some(observed) = agent.observed() {
+            observed.watch(track.watch());
+            profile.probe(&track).into_iter().for_each(|probe| observed.set_probe(probe));
+        }
+        if let (Some(device), Some(watch)) = (agent.device(), profile.device_watch()) {
+            device.watch_device(watch)?;
+        }
+        if let (Some(shared), Some(ranks)) = (agent.shared(), &ranks) {
+            shared.share(ranks.clone());
+        }
         let (progress, saves) = (Progress::default(), Saves::default());
         let run = Run { config, entry, pool, progress, saves, profile, track, ranks };
         Ok(Self { run, agent, pipeline, loaded: None, _crew: None })
@@ -620,26 +626,37 @@ impl Training {
         recording: Option<&String>,
     ) -> Result<(), Error> {
         self.pipeline.resume(&mut *self.agent, agent, ahead, progress.iterations, self.run.config.run.steps)?;
-        match replay {
-            Some((input, name)) => {
+        match (replay, self.agent.replay()) {
+            (Some((input, name)), Some(memory)) => {
                 let named = |error| rl_agents::Error::Snapshot(format!("{name}: {error}"));
-                self.agent.load_replay(agent, input).map_err(named)?;
+                memory.load_replay(agent, input).map_err(named)?;
             }
-            None if self.agent.saves_replay() => {
-                let why = "its replay memory is missing, though dqn.save_replay is true: it can be evaluated, but not continued";
-                return Err(rl_agents::Error::Snapshot(why.into()).into());
+            (Some((_, name)), None) => {
+                let why = format!("{name}: this agent has no replay memory");
+                return Err(rl_agents::Error::Snapshot(why).into());
             }
-            None => {}
+            (None, Some(memory)) if memory.is_saved() => {
+                let why = "its replay memory is missing, though";
+                let (name, so) = (self.run.config.algo.name(), "it can be evaluated, but not continued");
+                return Err(rl_agents::Error::Snapshot(format!("{why} {name}.save_replay is true: {so}")).into());
+            }
+            (None, _) => {}
         }
         // A recording continues where it was left.
         let RunConfig { offline, mpi, .. } = &self.run.config.run;
         let same_recording = !offline.is_empty() && recording == Some(offline);
         if !same_recording && !collector.has_envs() || mpi.has_actors() {
-            self.agent.gap();
+            self.agent.discontinue();
         }
         self.pipeline.collectors()?[0].load(collector)?;
         self.run.progress = progress;
         Ok(())
+    }
+
+    /// Bytes of the memory of the device that learns, by purpose; empty without one.
+    #[cfg(feature = "cli")]
+    pub(crate) fn device_memory(&mut self) -> Vec<(&'static str, usize)> {
+        self.agent.device().map_or_else(Vec::new, |device| device.memory_use())
     }
 
     /// Returns the agent.
@@ -670,7 +687,7 @@ impl Training {
         let failed = outcome.as_ref().is_err_and(environments);
         if failed && self.run.progress.env_steps > 0 {
             let checkpoint = self.run.without_envs(&*self.agent)?;
-            self.run.saves.save_after_fault(dir, &checkpoint, &*self.agent, listener);
+            self.run.saves.save_after_fault(dir, &checkpoint, &mut *self.agent, listener);
         }
         outcome
     }
@@ -752,8 +769,14 @@ impl Training {
     fn take_loaded(&mut self) -> Result<Option<Received>, Error> {
         let Some(collector) = self.loaded.take() else { return Ok(None) };
         let snapshot = self.agent.save()?;
-        let mut replay = self.agent.saves_replay().then(Vec::new);
-        replay.iter_mut().try_for_each(|out| self.agent.save_replay(out))?;
+        let replay = match self.agent.replay().filter(|memory| memory.is_saved()) {
+            Some(memory) => {
+                let mut bytes = Vec::new();
+                memory.save_replay(&mut bytes)?;
+                Some(bytes)
+            }
+            None => None,
+        };
         Ok(Some((snapshot, replay, collector, self.run.progress.clone())))
     }
 
@@ -762,11 +785,11 @@ impl Training {
         self.exchange(sent)?;
         let Self { run, agent, pipeline, .. } = self;
         let steps = run.config.run.steps;
-        let mut part = Part::new(run, &**agent, dir, listener);
+        let mut part = Part::new(run, &mut **agent, dir, listener);
         while !part.run.is_complete() && part.end == End::Steps {
             match pipeline.drive(&mut **agent, steps, |filled, agent| part.learn(filled, agent)) {
-                Err(error) if error.is_stop() => part.stop(&**agent)?,
-                driven => driven.and_then(|()| part.save(pipeline, &**agent))?,
+                Err(error) if error.is_stop() => part.stop(&mut **agent)?,
+                driven => driven.and_then(|()| part.save(pipeline, &mut **agent))?,
             }
         }
         part.finish(&mut **agent)

@@ -322,8 +322,8 @@ impl Playback {
         let (recorded, env) = (&playback.head.env, config.env.to_json());
         let problem = match playback.source {
             Origin::Record(..) if *recorded != env => format!("was recorded in {recorded}; the environment is {env}"),
-            Origin::Replay(..) if config.algo.dqn().is_some_and(|dqn| dqn.n_steps > 1) => {
-                "holds transitions of one step; use --set dqn.n_steps=1".into()
+            Origin::Replay(..) if config.traits().replay.is_some_and(|replay| replay.n_step > 1) => {
+                format!("holds transitions of one step; use --set {}.n_steps=1", config.algo.name())
             }
             _ => return Ok(playback),
         };

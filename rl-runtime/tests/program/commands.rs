@@ -19,7 +19,7 @@ const SHORTER: [(&str, &str); 8] = [
     ("bench env", "--seconds 0.1"),
     ("bench update", "--seconds 0.1"),
     ("bench replay", "--seconds 0.1"),
-    ("bench pipeline", "--seconds 2"),
+    ("bench pipeline", "--seconds 0.5 --n-steps 8"),
 ];
 
 /// Returns the commands of a page's blocks for the shell, without comments.

@@ -60,9 +60,17 @@ fn the_way_over_http_ends_with_an_agent_that_wins() {
 
 #[test]
 fn the_way_in_rust_shows_the_program_that_is_tested_outside_the_workspace() {
-    assert_eq!(
-        blocks("rust")[0],
-        fs::read_to_string("../xtask/outside/program/src/main.rs").unwrap().split_once("\n\n").unwrap().1.trim_end()
-    );
+    let page = |name: &str| fs::read_to_string(format!("../docs/{name}.md")).unwrap();
+    let outside = |file: &str| fs::read_to_string(format!("../xtask/outside/program/src/{file}")).unwrap();
+    let main = outside("main.rs");
+    let main = main.split_once("\n\n").unwrap().1.trim_end();
+    let algorithm = page("your-algorithm");
+    assert!(algorithm.contains(&format!("```rust\n{main}\n```")));
+    let settings = algorithm.split("```rust\n").nth(1).unwrap().split("```").next().unwrap();
+    assert!(outside("reinforce.rs").contains(settings));
+    // The page about environments has no algorithm.
+    let algo = ")],\n        &[Algo::of::<ReinforceConfig>(\"reinforce\", \"REINFORCE with a baseline\")],\n    )";
+    let main = main.replace("use own_program::reinforce::ReinforceConfig;\n", "").replace("use rl_runtime::Algo;\n", "");
+    assert_eq!(blocks("rust")[0], main.replace("main(\n        &", "main(&").replace(algo, ")], &[])"));
     assert!(Path::new("../xtask/outside/program/src/walk.rs").exists());
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{A2c, ActorCritic, Agent, Collector, Dqn, Policy, Ppo, QNetwork, Snapshot};
+use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Collector, Dqn, DqnConfig, Policy, Ppo, PpoConfig, QNetwork, Snapshot};
 use rl_buffer::{Memory, Rollout, RolloutShape};
 use rl_envs::cartpole::CartPole;
 use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, catalog};
@@ -21,7 +21,7 @@ use rl_runtime::ring::{Closed, ring};
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::thread::{ThreadError, spawn};
 use rl_runtime::train::Training;
-use rl_runtime::{Algo, AlgoConfig, Config, Error};
+use rl_runtime::{Algo, Config, Error};
 
 use crate::harness::{entry, load};
 
@@ -29,10 +29,10 @@ use crate::harness::{entry, load};
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn config(algo: Algo, more: &[&str]) -> Config {
-    let own: &[&str] = match algo {
-        Algo::Ppo => &["steps=640", "ppo.n_steps=8", "ppo.batch_size=16", "ppo.n_epochs=2", "normalize_obs=true"],
-        Algo::A2c => &["steps=640"],
-        Algo::Dqn => {
+    let own: &[&str] = match algo.name() {
+        "ppo" => &["steps=640", "ppo.n_steps=8", "ppo.batch_size=16", "ppo.n_epochs=2", "normalize_obs=true"],
+        "a2c" => &["steps=640"],
+        _ => {
             let learning = [
                 "dqn.learning_starts=40",
                 "dqn.train_freq=4",
@@ -55,13 +55,14 @@ fn agent(config: &Config) -> Box<dyn Agent> {
     let (obs, actions) = catalog::find(&config.env.name).unwrap().spaces();
     let (n_envs, seed) = (config.run.n_envs, config.run.seed);
     let policy = || ActorCritic::new(&obs, &actions, &config.net, seed).unwrap();
-    match config.algo.clone() {
-        AlgoConfig::Ppo(ppo) => Box::new(Ppo::new(policy(), ppo, n_envs, seed).unwrap()),
-        AlgoConfig::A2c(a2c) => Box::new(A2c::new(policy(), a2c, n_envs, seed).unwrap()),
-        AlgoConfig::Dqn(dqn) => {
-            let network = QNetwork::new(&obs, &actions, &config.net, dqn.dueling, seed).unwrap();
-            Box::new(Dqn::new(network, dqn, &obs, &actions, n_envs, seed).unwrap())
-        }
+    if let Some(ppo) = config.algo.get::<PpoConfig>() {
+        Box::new(Ppo::new(policy(), ppo.clone(), n_envs, seed).unwrap())
+    } else if let Some(a2c) = config.algo.get::<A2cConfig>() {
+        Box::new(A2c::new(policy(), a2c.clone(), n_envs, seed).unwrap())
+    } else {
+        let dqn = config.algo.get::<DqnConfig>().unwrap();
+        let network = QNetwork::new(&obs, &actions, &config.net, dqn.dueling, seed).unwrap();
+        Box::new(Dqn::new(network, dqn.clone(), &obs, &actions, n_envs, seed).unwrap())
     }
 }
 
@@ -130,7 +131,7 @@ fn trained(config: &Config, dir: &Path, from: Option<Checkpoint>) -> Checkpoint 
 
 #[test]
 fn in_turn_it_is_the_plain_loop_bit_for_bit() {
-    for algo in [Algo::Ppo, Algo::A2c, Algo::Dqn] {
+    for algo in [Algo::PPO, Algo::A2C, Algo::DQN] {
         let config = config(algo, &[]);
         let dir = tempfile::tempdir().unwrap();
         assert_same(&trained(&config, &dir.path().join("run"), None).agent, &by_hand(&config, 0), algo.name());
@@ -139,7 +140,7 @@ fn in_turn_it_is_the_plain_loop_bit_for_bit() {
 
 #[test]
 fn overlapped_it_is_the_plain_loop_with_older_policies_bit_for_bit() {
-    for algo in [Algo::Ppo, Algo::A2c, Algo::Dqn] {
+    for algo in [Algo::PPO, Algo::A2C, Algo::DQN] {
         for lag in [0, 1, 4] {
             let config = config(algo, &["pipeline=overlapped", &format!("max_lag={lag}")]);
             let dir = tempfile::tempdir().unwrap();
@@ -147,7 +148,7 @@ fn overlapped_it_is_the_plain_loop_with_older_policies_bit_for_bit() {
             assert_same(&found, &by_hand(&config, lag), &format!("{algo:?}, lag {lag}"));
             // DQN explores so much here that its policy hardly matters.
             assert!(
-                lag == 0 || algo == Algo::Dqn || found.params != by_hand(&config, 0).params,
+                lag == 0 || algo == Algo::DQN || found.params != by_hand(&config, 0).params,
                 "{algo:?}: lag {lag} changes nothing"
             );
         }
@@ -156,8 +157,8 @@ fn overlapped_it_is_the_plain_loop_with_older_policies_bit_for_bit() {
 
 #[test]
 fn a_resumed_overlapped_run_equals_an_uninterrupted_one() {
-    for algo in [Algo::Ppo, Algo::A2c, Algo::Dqn] {
-        let every = if algo == Algo::Dqn { 64 } else { 192 };
+    for algo in [Algo::PPO, Algo::A2C, Algo::DQN] {
+        let every = if algo == Algo::DQN { 64 } else { 192 };
         let more = ["pipeline=overlapped", "max_lag=2", "keep_checkpoints=99", &format!("checkpoint_every={every}")];
         let config = config(algo, &more);
         let dir = tempfile::tempdir().unwrap();
@@ -181,7 +182,7 @@ fn a_resumed_overlapped_run_equals_an_uninterrupted_one() {
 #[test]
 fn lag_is_counted_and_never_above_its_bound() {
     for (lag, expected) in [("max_lag=1", [8.0, 72.0, 0.0, 0.0]), ("max_lag=4", [8.0, 8.0, 8.0, 56.0])] {
-        let config = config(Algo::Ppo, &["pipeline=overlapped", lag]);
+        let config = config(Algo::PPO, &["pipeline=overlapped", lag]);
         let dir = tempfile::tempdir().unwrap();
         trained(&config, &dir.path().join("run"), None);
         let text = std::fs::read_to_string(dir.path().join("run/metrics.csv")).unwrap();
@@ -248,7 +249,7 @@ fn a_producer_that_fails_or_panics_ends_the_learner_s_wait() {
     for (what, text) in [((|| ()) as fn(), "came to its end"), (|| panic!("out of luck"), "panicked: out of luck")] {
         for at in [0, 1, 5] {
             let (odd, ended) = Odd::new(at, what);
-            let config = config(Algo::Ppo, &[]);
+            let config = config(Algo::PPO, &[]);
             let mut agent = agent(&config);
             let mut pipeline =
                 Pipeline::new(Mode::Overlapped { max_lag: 2 }, vec![odd], 2, &<dyn Memory>::host(), &Profile::new(false))
@@ -270,7 +271,7 @@ fn a_producer_that_fails_or_panics_ends_the_learner_s_wait() {
 fn a_learner_that_goes_ends_the_producer() {
     for taken in 1..5 {
         let (odd, ended) = Odd::new(usize::MAX, || ());
-        let config = config(Algo::Ppo, &[]);
+        let config = config(Algo::PPO, &[]);
         let mut agent = agent(&config);
         let mut pipeline =
             Pipeline::new(Mode::Overlapped { max_lag: 1 }, vec![odd], 2, &<dyn Memory>::host(), &Profile::new(false)).unwrap();
@@ -302,7 +303,7 @@ impl Collect for Dawdling {
 
 #[test]
 fn several_producers_take_turns_and_equal_the_plain_loop_bit_for_bit() {
-    let config = config(Algo::Ppo, &["ppo.normalize_reward=true"]);
+    let config = config(Algo::PPO, &["ppo.normalize_reward=true"]);
     let (n_envs, n_steps, pool) = (config.run.n_envs, config.n_steps(), Pool::new(1).unwrap());
     let collectors = |n: u64| (0..n).map(|i| Collector::new(n_envs, &CartPole::default(), &pool, 100 + i).unwrap());
     let rollouts = config.run.steps / (n_steps * n_envs) as u64;
@@ -458,13 +459,13 @@ impl Env for Failing {
 #[test]
 fn what_was_learnt_before_an_environment_failed_is_saved_and_can_be_continued() {
     for (algo, pipeline, panics) in [
-        (Algo::Ppo, "pipeline=sync", false),
-        (Algo::Ppo, "pipeline=overlapped", true),
-        (Algo::A2c, "pipeline=overlapped", false),
-        (Algo::Dqn, "pipeline=sync", true),
-        (Algo::Dqn, "pipeline=overlapped", false),
+        (Algo::PPO, "pipeline=sync", false),
+        (Algo::PPO, "pipeline=overlapped", true),
+        (Algo::A2C, "pipeline=overlapped", false),
+        (Algo::DQN, "pipeline=sync", true),
+        (Algo::DQN, "pipeline=overlapped", false),
     ] {
-        let config = config(algo, &[pipeline, "dqn.n_steps=3"][..if algo == Algo::Dqn { 2 } else { 1 }]);
+        let config = config(algo, &[pipeline, "dqn.n_steps=3"][..if algo == Algo::DQN { 2 } else { 1 }]);
         let samples = (config.n_steps() * config.run.n_envs) as u64;
         let temporary = tempfile::tempdir().unwrap();
         let path = temporary.path().join("run");
@@ -508,7 +509,7 @@ fn a_training_whose_agent_is_given_equals_one_that_makes_it_and_goes_on_from_its
         training.run(&dir, &mut |_| ()).unwrap();
         checkpoint::list(&dir.checkpoints()).unwrap().pop().unwrap()
     };
-    let config = config(Algo::Ppo, &["checkpoint_every=320", "keep_checkpoints=9"]);
+    let config = config(Algo::PPO, &["checkpoint_every=320", "keep_checkpoints=9"]);
     let expected = by_hand(&config, 0);
     let last = train("whole", &config, None);
     assert_same(&load(&last).unwrap().agent, &expected, "given");

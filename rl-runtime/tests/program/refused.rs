@@ -6,11 +6,11 @@ use std::process::Command;
 
 use crate::harness::{finish, load, rl, text};
 use rl_agents::settings::{Key, Kind, OnNonfinite};
-use rl_agents::{A2c, A2cConfig, ActorCritic, Dqn, DqnConfig, Learner, NetConfig, Ppo, PpoConfig, QNetwork};
+use rl_agents::{A2c, A2cConfig, ActorCritic, Dqn, DqnConfig, LearnerKind, NetConfig, Ppo, PpoConfig, QNetwork};
 use rl_runtime::checkpoint;
 use rl_runtime::config::{self, Layers};
 use rl_runtime::run_dir::RunDir;
-use rl_runtime::{Algo, AlgoConfig, Config, Error};
+use rl_runtime::{Algo, Config, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
@@ -97,7 +97,7 @@ fn with<C: Serialize + DeserializeOwned>(config: &C, key: &Key, value: &Value) -
 /// Returns true unless the constructor rejects the range of a setting.
 fn constructs(key: &Key, value: &Value) -> bool {
     let (obs, actions) = rl_envs::catalog::find("cartpole").unwrap().spaces();
-    let small = NetConfig { hidden: vec![2], learner: Learner::Reference, ..NetConfig::default() };
+    let small = NetConfig { hidden: vec![2], learner: LearnerKind::Reference, ..NetConfig::default() };
     let policy = || ActorCritic::new(&obs, &actions, &small, 0).unwrap();
     let result = match key.name.split_once('.').map(|(section, _)| section) {
         Some("ppo") => with(&PpoConfig::default(), key, value).map(|config| Ppo::new(policy(), config, 8, 0).map(drop)),
@@ -121,10 +121,10 @@ fn constructs(key: &Key, value: &Value) -> bool {
 #[test]
 fn every_setting_is_judged_alike_by_the_program_and_by_the_constructor() {
     let accepts = |key: &Key, value: &Value| {
-        let algo = Algo::ALL.map(|(algo, _)| algo).into_iter().find(|algo| key.name.starts_with(&format!("{}.", algo.name())));
+        let algo = Algo::all().into_iter().find(|algo| key.name.starts_with(&format!("{}.", algo.name())));
         let mut layers = Layers::default();
         layers.add(key.name, value.clone(), "here".into());
-        match layers.resolve(rl_envs::catalog::find("cartpole").unwrap(), algo.unwrap_or(Algo::Ppo)) {
+        match layers.resolve(rl_envs::catalog::find("cartpole").unwrap(), algo.unwrap_or(Algo::PPO)) {
             Err(Error::Config { problems }) => !problems.iter().any(|problem| problem.contains("it must be")),
             other => other.is_ok(),
         }
@@ -146,7 +146,7 @@ fn every_setting_is_judged_alike_by_the_program_and_by_the_constructor() {
 fn everything_that_is_wrong_is_told_at_once() {
     let text = problems(resolve(
         "cartpole",
-        Algo::Ppo,
+        Algo::PPO,
         &["ppo.gama=1", "ppo.batch_size=511", "conv=[[1,1,1]]", "collect_threads=100", "threads=2", "keep_checkpoints=0"],
     ));
     for part in [
@@ -160,22 +160,22 @@ fn everything_that_is_wrong_is_told_at_once() {
     }
     assert_eq!(text.lines().count(), 5, "{text}");
     // A minibatch is not compared with a default rollout whose override is invalid.
-    assert_eq!(problems(resolve("cartpole", Algo::Ppo, &["ppo.n_steps=0", "ppo.batch_size=511"])).lines().count(), 1);
+    assert_eq!(problems(resolve("cartpole", Algo::PPO, &["ppo.n_steps=0", "ppo.batch_size=511"])).lines().count(), 1);
 }
 
 #[test]
 fn what_an_environment_s_spaces_refuse_is_refused_with_the_settings() {
-    let text = problems(resolve("pendulum", Algo::Dqn, &["steps=0"]));
+    let text = problems(resolve("pendulum", Algo::DQN, &["steps=0"]));
     assert!(text.contains("algo is dqn, which needs discrete actions, but pendulum's are continuous"), "{text}");
     assert!(text.contains("steps is 0"), "{text}");
-    let text = problems(resolve("cartpole", Algo::Dqn, &["normalize_obs=true"]));
+    let text = problems(resolve("cartpole", Algo::DQN, &["normalize_obs=true"]));
     assert!(text.contains("DQN does not normalize observations"), "{text}");
-    assert!(problems(resolve("cartpole", Algo::Dqn, &["hidden=[]", "dqn.dueling=true"])).contains("needs a hidden layer"));
+    assert!(problems(resolve("cartpole", Algo::DQN, &["hidden=[]", "dqn.dueling=true"])).contains("needs a hidden layer"));
 }
 
 #[test]
 fn a_precision_is_refused_for_the_tile_kernel_and_kept_for_the_reference() {
-    for algo in [Algo::Ppo, Algo::A2c, Algo::Dqn] {
+    for algo in [Algo::PPO, Algo::A2C, Algo::DQN] {
         for precision in ["bf16", "f16"] {
             let precision = format!("precision={precision}");
             let text = problems(resolve("cartpole", algo, &[&precision]));
@@ -189,9 +189,9 @@ fn a_precision_is_refused_for_the_tile_kernel_and_kept_for_the_reference() {
 
 #[test]
 fn settings_without_effect_are_refused_and_surprising_ones_are_warned_of() {
-    let text = problems(resolve("cartpole", Algo::Dqn, &["steps=500", "dqn.learning_starts=1000"]));
+    let text = problems(resolve("cartpole", Algo::DQN, &["steps=500", "dqn.learning_starts=1000"]));
     assert!(text.contains("dqn.learning_starts is 1000, but steps is 500"), "{text}");
-    for (algo, key) in [(Algo::Ppo, "ppo.micro_batch"), (Algo::A2c, "a2c.micro_batch"), (Algo::Dqn, "dqn.micro_batch")] {
+    for (algo, key) in [(Algo::PPO, "ppo.micro_batch"), (Algo::A2C, "a2c.micro_batch"), (Algo::DQN, "dqn.micro_batch")] {
         // Without a GPU, auto is the CPU.
         let devices = if rl_cuda::Device::name_of(0).is_err() { &["device=cpu", "device=auto"][..] } else { &["device=cpu"] };
         for device in devices {
@@ -204,12 +204,12 @@ fn settings_without_effect_are_refused_and_surprising_ones_are_warned_of() {
     }
 
     for (env, algo, settings, expected) in [
-        ("cartpole", Algo::Dqn, &["n_envs=32", "dqn.target_update_interval=31"][..], "dqn.target_update_interval is 31"),
-        ("cartpole", Algo::Dqn, &["n_envs=32", "dqn.target_update_interval=32"], ""),
+        ("cartpole", Algo::DQN, &["n_envs=32", "dqn.target_update_interval=31"][..], "dqn.target_update_interval is 31"),
+        ("cartpole", Algo::DQN, &["n_envs=32", "dqn.target_update_interval=32"], ""),
         // Pictures need convolutions, a board of 12 x 12 does not.
-        ("cartpole", Algo::Ppo, &["env.pixels=84"], "pictures of 1 x 84 x 84, and conv is empty"),
-        ("cartpole", Algo::Ppo, &["env.pixels=84", "conv=[[16,8,4]]"], ""),
-        ("snake", Algo::Ppo, &["conv=[]"], ""),
+        ("cartpole", Algo::PPO, &["env.pixels=84"], "pictures of 1 x 84 x 84, and conv is empty"),
+        ("cartpole", Algo::PPO, &["env.pixels=84", "conv=[[16,8,4]]"], ""),
+        ("snake", Algo::PPO, &["conv=[]"], ""),
     ] {
         let warnings = resolve(env, algo, settings).unwrap().warnings(rl_envs::catalog::find(env).unwrap());
         assert_eq!(warnings.len(), usize::from(!expected.is_empty()), "{settings:?}: {warnings:?}");
@@ -227,10 +227,10 @@ fn an_automatic_minibatch_of_dqn_learns_from_each_transition_eight_times() {
         (&["dqn.train_freq=256", "dqn.buffer_size=1000", "dqn.learning_starts=10"], 1000),
     ] {
         let defaults = ["dqn.batch_size=auto", "dqn.gradient_steps=1", "dqn.train_freq=4"];
-        let config = resolve("acrobot", Algo::Dqn, &[&defaults, settings].concat()).unwrap();
-        assert_eq!(config.algo.dqn().unwrap().batch_size, expected, "{settings:?}");
+        let config = resolve("acrobot", Algo::DQN, &[&defaults, settings].concat()).unwrap();
+        assert_eq!(config.algo.get::<DqnConfig>().unwrap().batch_size, expected, "{settings:?}");
     }
-    assert!(problems(resolve("acrobot", Algo::Ppo, &["dqn.batch_size=auto"])).contains("has no effect, the algorithm is ppo"));
+    assert!(problems(resolve("acrobot", Algo::PPO, &["dqn.batch_size=auto"])).contains("has no effect, the algorithm is ppo"));
 }
 
 /// Edits that the configuration of a run or checkpoint must not have.
@@ -376,7 +376,7 @@ log_std_init = 0.0\nnormalize_obs = false\n\n[ppo]\nn_steps = 8\nbatch_size = 16
 gae_lambda = 0.8\nclip_range = \"lin_0.2\"\nclip_range_vf = 0.0\nnormalize_reward = false\nnormalize_advantage = true\n\
 ent_coef = 0.0\nvf_coef = 0.5\nmax_grad_norm = 0.5\nlearning_rate = \"lin_0.001\"\nmicro_batch = 64\ntarget_kl = 0.0\n";
     let config = Config::from_toml(text, "config.toml").unwrap();
-    let AlgoConfig::Ppo(ppo) = config.algo else { panic!("another algorithm") };
+    let ppo = config.algo.get::<PpoConfig>().unwrap();
     assert_eq!((config.run.on_nonfinite, ppo.micro_batch), (OnNonfinite::Error, 64));
 }
 

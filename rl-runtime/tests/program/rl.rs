@@ -47,7 +47,7 @@ fn contents(path: &Path) -> (Vec<u32>, Vec<Vec<u8>>) {
 fn small_config(more: &[&str]) -> Config {
     let mut layers = Layers::default();
     SMALL.iter().chain(more).for_each(|s| layers.add_assignment(s));
-    layers.resolve(rl_envs::catalog::find("cartpole").unwrap(), Algo::Ppo).unwrap()
+    layers.resolve(rl_envs::catalog::find("cartpole").unwrap(), Algo::PPO).unwrap()
 }
 
 /// Trains a small run.

@@ -24,7 +24,7 @@ pub(crate) const KINDS: [&str; 8] = [
     "worker, close",
 ];
 
-/// Environments that make [`MARKER`] when they are opened: name and arguments.
+/// Environments that make a marker when they are opened: name and arguments.
 const COMMANDS: [(&str, &str); 6] = [
     ("exec:touch MARKER", ""),
     ("exec:sh -c 'touch MARKER'", ""),

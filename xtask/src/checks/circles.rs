@@ -92,7 +92,7 @@ impl<'a> Files<'a> {
         let mut path = path.to_string();
         loop {
             let mut module = path.as_str();
-            while !self.paths.contains_key(module) {
+            while !module.is_empty() && !self.paths.contains_key(module) {
                 module = module.rsplit_once("::").map_or("", |(parent, _)| parent);
             }
             let name = path[module.len()..].trim_start_matches("::").split("::").next().unwrap_or_default();

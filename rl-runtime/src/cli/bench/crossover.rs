@@ -95,9 +95,9 @@ impl CrossoverArgs {
         if !given.has("ppo.n_epochs") {
             given.add("ppo.n_epochs", EPOCHS, "rl bench crossover".into());
         }
-        let base = given.clone().resolve(entry, Algo::Ppo)?;
+        let base = given.clone().resolve(entry, Algo::PPO)?;
         // As many minibatches in a rollout as the settings have.
-        let minibatch = base.algo.settings().figures(base.run.n_envs).minibatch;
+        let minibatch = base.traits().minibatch;
         let n_minibatches = (base.run.n_envs * base.n_steps()).div_ceil(minibatch);
         let mut cases = Vec::new();
         for hidden in &grid {
@@ -115,7 +115,7 @@ impl CrossoverArgs {
                     ] {
                         layers.add(key, value, "rl bench crossover".into());
                     }
-                    layers.resolve(entry, Algo::Ppo)
+                    layers.resolve(entry, Algo::PPO)
                 };
                 cases.push(Case { hidden: hidden.text(), cpu: of("cpu")?, device: of(&self.device)? });
             }
@@ -165,7 +165,7 @@ pub(super) fn run(args: &CrossoverArgs, known: &Envs, json: bool) -> Result<Exit
     let mut points = Vec::new();
     for case in &cases {
         let (n_params, n_envs) = (case.cpu.layout(entry)?.len(), case.cpu.run.n_envs);
-        let batch_size = case.cpu.algo.settings().figures(n_envs).minibatch;
+        let batch_size = case.cpu.traits().minibatch;
         let [cpu, on_device] = match rates(case, entry, args.seconds) {
             Ok(Some(rates)) => rates,
             Ok(None) => {

@@ -22,7 +22,7 @@ use crate::file::Draft;
 use crate::pipeline::blocking::{BlockingEnvs, Make};
 use crate::pipeline::faults::{FaultConfig, FaultCounts};
 use crate::pipeline::first_come::{FirstComeCollector, FirstComeConfig};
-use crate::pipeline::{Flow, Pipeline};
+use crate::pipeline::{Flow, Pipeline, rollout_memory};
 use crate::report::advice::Circumstances;
 use crate::report::metrics::LagHistogram;
 use crate::report::profile::{Phase, Profile};
@@ -380,9 +380,11 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     let mut envs = BlockingEnvs::new(n_envs, spaces, make, faults, 0)?;
     envs.on_fault(Box::new(|_, _, _| ())); // counted
     let collector = FirstComeCollector::new(envs, n_steps, *ready)?;
-    let mut pipeline = Pipeline::new(*mode, vec![collector], n_steps, &agent.memory(*mode != Mode::Sync), &profile)?;
+    let mut pipeline = Pipeline::new(*mode, vec![collector], n_steps, &rollout_memory(&mut agent, *mode), &profile)?;
     let track = profile.track("learner");
-    agent.watch(track.watch());
+    if let Some(observed) = agent.observed() {
+        observed.watch(track.watch());
+    }
     let (mut learnt, mut lags, mut begun, mut result) = (0, LagHistogram::default(), None, Value::Null);
     let of = |phase| profile.seconds(phase);
     let computed = || of(Phase::Targets) + of(Phase::Update);

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use rl_agents::{Activation, Isa, Learner, NetConfig, PpoConfig};
+use rl_agents::{Activation, Isa, LearnerKind, NetConfig, PpoConfig};
 
 use self::crossover::CrossoverArgs;
 pub(super) use self::update::ceiling;
@@ -70,7 +70,7 @@ pub(super) struct NetArgs {
 
 impl NetArgs {
     /// Returns the networks to measure.
-    fn nets(self, known: &Envs, learner: Learner) -> Result<MeasuredNets, Error> {
+    fn nets(self, known: &Envs, learner: LearnerKind) -> Result<MeasuredNets, Error> {
         let Self { env, obs, conv, activation, shared_trunk, hidden, threads: n, isa } = self;
         let source = match obs {
             Some(noise) => ObsSource::Noise(noise),
@@ -125,8 +125,8 @@ Examples:
         #[arg(long, default_value_t = 512, value_parser = parse_minibatch)]
         minibatch: usize,
         /// fused or reference
-        #[arg(long, default_value = "fused", value_parser = parse_name::<Learner>)]
-        learner: Learner,
+        #[arg(long, default_value = "fused", value_parser = parse_name::<LearnerKind>)]
+        learner: LearnerKind,
         /// Seconds to measure
         #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
         seconds: f64,
@@ -259,7 +259,7 @@ pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Err
         Bench::Update { nets, minibatch, learner, seconds } => {
             vec![update::update(&nets.nets(known, learner)?, minibatch, seconds)?]
         }
-        Bench::Act { nets, envs, seconds } => vec![update::act(&nets.nets(known, Learner::Fused)?, envs as usize, seconds)?],
+        Bench::Act { nets, envs, seconds } => vec![update::act(&nets.nets(known, LearnerKind::Fused)?, envs as usize, seconds)?],
         Bench::Pipeline {
             preset,
             envs,

@@ -206,7 +206,9 @@ pub(super) fn update(nets: &MeasuredNets, minibatch: usize, seconds: f64) -> Res
         ceilings.push(ceiling(*isa, &pool));
     }
     let times = Arc::new(Times::default());
-    agent.set_probe(times.probe());
+    if let Some(observed) = agent.observed() {
+        observed.set_probe(times.probe());
+    }
     update(&mut agent)?;
     times.0.iter().for_each(|sum| sum.store(0, Ordering::Relaxed));
     let (begin, mut updates) = (Instant::now(), 0);

@@ -392,7 +392,7 @@ mod tests {
     fn board(assignments: &[&str], more: &[(&str, f64)]) -> Board {
         let mut layers = Layers::default();
         assignments.iter().chain(&["steps=200000", "threads=1"]).for_each(|assignment| layers.add_assignment(assignment));
-        let config = layers.resolve(rl_envs::catalog::find("cartpole").unwrap(), Algo::Ppo).unwrap();
+        let config = layers.resolve(rl_envs::catalog::find("cartpole").unwrap(), Algo::PPO).unwrap();
         let mut board = Board::new(&config, "runs/cartpole-ppo-seed0-1".into());
         for i in 0..=1000 {
             let s = f64::from(i) / 100.0;

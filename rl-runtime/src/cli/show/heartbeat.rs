@@ -10,7 +10,6 @@ use std::time::Duration;
 use rl_agents::counts::{ENV_STEPS, OPTIMIZER_STEPS};
 use serde_json::json;
 
-use crate::config::algo::AlgoConfig;
 use crate::print::{self, grouped};
 use crate::report::profile::{Phase, Profile, nanos};
 use crate::thread::{self, Thread};
@@ -108,18 +107,14 @@ impl Watch {
         let (n_envs, log_interval) = (config.run.n_envs, config.run.log_interval);
         let samples = config.n_steps().saturating_mul(n_envs);
         let own = samples.div_ceil(n_ranks);
-        let minibatches = samples / config.algo.settings().figures(n_envs).minibatch.max(1);
-        let steps = match &config.algo {
-            AlgoConfig::Ppo(ppo) => minibatches * ppo.n_epochs,
-            AlgoConfig::A2c(_) => minibatches,
-            AlgoConfig::Dqn(_) => 0,
-        };
+        let traits = config.traits();
+        let steps = traits.steps.unwrap_or(0);
         Self {
             shared,
             profile,
             form,
             algo: config.algo.name(),
-            rollout: if config.algo.dqn().is_some() { 0 } else { own as u64 },
+            rollout: if traits.replay.is_some() { 0 } else { own as u64 },
             per_row: [own, steps].map(|n| (n as u64).saturating_mul(log_interval)),
             // mpirun sends TERM to all ranks when one has failed: that is no request.
             acknowledged: n_ranks > 1,
@@ -215,7 +210,7 @@ mod tests {
     fn watch(algo: Algo) -> Watch {
         let mut layers = Layers::default();
         ["n_envs=8", "log_interval=1"].into_iter().for_each(|setting| layers.add_assignment(setting));
-        if algo == Algo::Ppo {
+        if algo == Algo::PPO {
             ["ppo.n_steps=256", "ppo.batch_size=64", "ppo.n_epochs=10"].iter().for_each(|setting| layers.add_assignment(setting));
         }
         let config = layers.resolve(rl_envs::catalog::find("cartpole").unwrap(), algo).unwrap();
@@ -224,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_line_says_how_far_a_rollout_or_an_update_is() {
-        let (ppo, ten) = (watch(Algo::Ppo), Duration::from_secs(10));
+        let (ppo, ten) = (watch(Algo::PPO), Duration::from_secs(10));
         for (phase, done, expected) in [
             (None, [0, 0], "collecting (10 s since the last row)"),
             (None, [1280, 0], "collecting: 1,280 of 2,048 env steps (10 s since the last row)"),
@@ -237,19 +232,19 @@ mod tests {
             assert_eq!(ppo.text(phase, done, ten), expected);
         }
         assert_eq!(
-            watch(Algo::Dqn).text(Some(Phase::Update), [8, 70], ten),
+            watch(Algo::DQN).text(Some(Phase::Update), [8, 70], ten),
             "updating: 70 minibatches (10 s since the last row)"
         );
     }
 
     #[test]
     fn a_rollout_that_will_take_more_than_a_minute_is_warned_of_with_its_setting() {
-        let (ppo, ten) = (watch(Algo::Ppo), Duration::from_secs(10));
+        let (ppo, ten) = (watch(Algo::PPO), Duration::from_secs(10));
         let warning = ppo.warning(None, 200, ten).unwrap();
         assert!(warning.starts_with("a rollout of 2,048 env steps takes about 102 s at 20.0 env steps/s"), "{warning}");
         assert!(warning.contains("ppo.n_steps"), "{warning}");
         for (watch, phase, env_steps) in
-            [(&ppo, None, 400), (&ppo, None, 0), (&ppo, Some(Phase::Update), 200), (&watch(Algo::Dqn), None, 1)]
+            [(&ppo, None, 400), (&ppo, None, 0), (&ppo, Some(Phase::Update), 200), (&watch(Algo::DQN), None, 1)]
         {
             assert_eq!(watch.warning(phase, env_steps, ten), None);
         }

@@ -102,7 +102,7 @@ impl Report {
             Mode::Sync => "in turn".into(),
             Mode::Overlapped { max_lag } => format!("overlapped (max_lag {max_lag})"),
         };
-        let minibatch = grouped(config.algo.settings().figures(*n_envs).minibatch as u64);
+        let minibatch = grouped(config.traits().minibatch as u64);
         print::out(&format!(
             "{env}, {algo}: {to} env steps, {n} environments {place}, {threads} threads, {device}, seed {seed}, collecting and \
              learning {order}, minibatches of {minibatch}, {}",

@@ -13,8 +13,8 @@ pub(crate) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
         for entry in &envs.all {
             print::out(&json!({"event": "environment", "name": entry.name, "about": entry.about}).to_string());
         }
-        for (algo, about) in Algo::ALL {
-            print::out(&json!({"event": "algorithm", "name": algo.name(), "about": about}).to_string());
+        for algo in Algo::all() {
+            print::out(&json!({"event": "algorithm", "name": algo.name(), "about": algo.about()}).to_string());
         }
         for (env, algo, _) in PRESETS {
             print::out(&json!({"event": "preset", "env": env, "algo": algo.name()}).to_string());
@@ -35,8 +35,8 @@ pub(crate) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
         print::out(&format!("  {:<12} {}", entry.name, entry.about));
     }
     print::out("\nalgorithms");
-    for (algo, about) in Algo::ALL {
-        print::out(&format!("  {:<12} {about}", algo.name()));
+    for algo in Algo::all() {
+        print::out(&format!("  {:<12} {}", algo.name(), algo.about()));
     }
     print::out("\npresets (environment and algorithm; others train with the defaults)");
     for (env, algo, _) in PRESETS {

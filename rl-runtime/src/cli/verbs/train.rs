@@ -276,11 +276,12 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
                 Playback::open(&whole, &whole.wrapped(entry).spaces())?;
             }
             let config = if auto_batch { fit_batch(&whole, entry, n_ranks)? } else { whole.clone() };
-            if auto_batch && (config != whole || config.algo.dqn().is_some()) {
-                let minibatch = print::grouped(config.algo.settings().figures(config.run.n_envs).minibatch as u64);
-                let why = match (config != whole, config.algo.dqn()) {
-                    (true, None) => "the largest part of a rollout that fits",
-                    (true, Some(_)) => "the largest part that fits of 8 for each env step",
+            let replays = config.traits().replay.is_some();
+            if auto_batch && (config != whole || replays) {
+                let minibatch = print::grouped(config.traits().minibatch as u64);
+                let why = match (config != whole, replays) {
+                    (true, false) => "the largest part of a rollout that fits",
+                    (true, true) => "the largest part that fits of 8 for each env step",
                     (false, _) => "8 for each env step between updates, at least 32",
                 };
                 report.note(&format!("a minibatch has {minibatch} samples, {why}"));
@@ -290,10 +291,10 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             budget.check()?;
             if args.dry_run {
                 // Parameters that are not drawn take the same memory.
-                let training = Training::of_rank(&config, entry, None, false, profile)?;
+                let mut training = Training::of_rank(&config, entry, None, false, profile)?;
                 let device = if config.n_devices() > 1 { format!("each of {device}") } else { device };
                 warnings(&config, entry).iter().for_each(|warning| report.warn(warning));
-                report.memory(&device, &budget.parts()?, &training.agent().device_memory());
+                report.memory(&device, &budget.parts()?, &training.device_memory());
                 send(ranks, None)?;
                 return Ok(ExitCode::SUCCESS);
             }

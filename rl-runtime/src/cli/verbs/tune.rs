@@ -18,7 +18,6 @@ use toml::{Table, Value};
 use crate::cli::args::{parse_count, set_matrix_threads, threads};
 use crate::cli::envs::Envs;
 use crate::cli::signals;
-use crate::config::algo::AlgoConfig;
 use crate::config::budget::{Budget, in_words};
 use crate::config::{Layers, layers};
 use crate::file::Draft;
@@ -212,13 +211,12 @@ fn pipeline(config: &Config, _: &Entry) -> Vec<Change> {
 
 /// More or fewer environments, with as many samples an update.
 fn envs_at_once(config: &Config, _: &Entry) -> Vec<Change> {
-    let (n, steps) = (config.run.n_envs, config.n_steps());
+    let (n, steps, replays) = (config.run.n_envs, config.n_steps(), config.traits().replay.is_some());
     let rollout = |n: usize, steps: usize| -> Change {
-        let steps = config.algo.dqn().is_none().then(|| (format!("{}.n_steps", config.algo.name()), count(steps)));
+        let steps = (!replays).then(|| (format!("{}.n_steps", config.algo.name()), count(steps)));
         [("n_envs".into(), count(n))].into_iter().chain(steps).collect()
     };
-    let is_dqn = config.algo.dqn().is_some();
-    let more = (is_dqn || steps.is_multiple_of(2) && steps / 2 >= MIN_STEPS).then(|| rollout(2 * n, steps / 2));
+    let more = (replays || steps.is_multiple_of(2) && steps / 2 >= MIN_STEPS).then(|| rollout(2 * n, steps / 2));
     let fewer = n.is_multiple_of(2).then(|| rollout(n / 2, 2 * steps));
     more.into_iter().chain(fewer).collect()
 }
@@ -318,10 +316,8 @@ impl Tuning<'_> {
     /// Trains for a moment; returns 0 for settings that do not fit.
     fn rate(&self, config: &Config) -> Result<f64, Error> {
         let mut config = config.clone();
-        if let AlgoConfig::Dqn(dqn) = &mut config.algo {
-            // As in the longest part of a training.
-            (dqn.learning_starts, dqn.exploration_initial_eps) = (0, dqn.exploration_final_eps);
-        }
+        // As in the longest part of a training.
+        config.algo.settings_mut().settle();
         match Training::new(&config, self.entry, Profile::new(false)) {
             Err(Error::Config { .. } | Error::DeviceMemory { .. }) => Ok(0.0),
             // Once the pipeline is full.

@@ -220,7 +220,7 @@ fn a_table_of_20000_states_trains_in_the_memory_of_its_budget() {
     let mut layers = Layers::default();
     settings.iter().chain(&["steps=512"]).for_each(|setting| layers.add_assignment(setting));
     let entry = open("Table", &json!({"n": 20_000}));
-    let budget = Budget::training(&layers.resolve(&entry, Algo::Ppo).unwrap(), &entry).bytes().unwrap();
+    let budget = Budget::training(&layers.resolve(&entry, Algo::PPO).unwrap(), &entry).bytes().unwrap();
     let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
     let args = ["train", "gym:tests.worker_envs:Table", "--steps", "512", "--run-dir", "run", "--python", text(&python)];
     let mut command = rl(&[&args[..], &settings].concat());
@@ -317,10 +317,10 @@ fn several_choices_at_once_are_learnt_and_refused_by_name_where_they_cannot_be()
         layers.resolve(&entry, algo)
     };
     let refused = |algo, settings: &[&str]| resolve(algo, settings).unwrap_err().to_string();
-    assert!(refused(Algo::Dqn, &[]).contains("actions, but gym:tests.worker_envs:Multi-discrete-v0's are several at once"));
-    for (algo, name) in [(Algo::Ppo, "ppo"), (Algo::A2c, "a2c")] {
+    assert!(refused(Algo::DQN, &[]).contains("actions, but gym:tests.worker_envs:Multi-discrete-v0's are several at once"));
+    for (algo, name) in [(Algo::PPO, "ppo"), (Algo::A2C, "a2c")] {
         let few = ["steps=8192", "hidden=[16]", "eval_episodes=4"];
-        let own = if algo == Algo::Ppo {
+        let own = if algo == Algo::PPO {
             ["ppo.n_steps=64", "ppo.batch_size=64", "ppo.learning_rate=0.01"]
         } else {
             ["a2c.n_steps=8", "a2c.learning_rate=0.01", "log_interval=100"]
@@ -490,7 +490,7 @@ fn train(id: &str, kwargs: &Value, settings: &[&str], dir: &Path) -> (u64, Vec<f
     let mut layers = Layers::default();
     let small = ["steps=480", "n_envs=4", "threads=2", "hidden=[8]", "eval_episodes=3", "ppo.n_steps=40", "ppo.batch_size=40"];
     small.iter().chain(settings).for_each(|setting| layers.add_assignment(setting));
-    let config = layers.resolve(&entry, Algo::Ppo).unwrap();
+    let config = layers.resolve(&entry, Algo::PPO).unwrap();
     let mut training = Training::new(&config, &entry, Profile::new(false)).unwrap();
     let run = RunDir::create(Some(dir), &config, "cpu").unwrap();
     let outcome = training.run(&run, &mut |_| ()).unwrap();

@@ -35,7 +35,7 @@ fn train(run_dir: &Path, algo: &str, steps: &str, more: &[&str]) {
 fn resolve(env: &str, assignments: &[&str]) -> Result<Config, Error> {
     let mut layers = Layers::default();
     assignments.iter().for_each(|assignment| layers.add_assignment(assignment));
-    layers.resolve(catalog::find(env).unwrap(), Algo::Ppo)
+    layers.resolve(catalog::find(env).unwrap(), Algo::PPO)
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use candle_core::{Device, Result, Tensor};
 use candle_nn::{Linear, Module};
 use rl_agents::params::orthogonal;
-use rl_agents::{Acted, Acting, Error, Layout, Policy, Scratch, Weights};
+use rl_agents::{Acted, Acting, Error, Layout, Policy, Scratch, Snapshot, Weights};
 use rl_buffer::ObsSlice;
 
 /// One observed number, 16 hidden units, two logits and a value.
@@ -29,6 +29,16 @@ impl Net {
             orthogonal(&mut params[range], n_out, n_in, 1.0, seed, i as u32);
         }
         Self { layout, params, version: 0 }
+    }
+
+    /// Takes the parameters of a snapshot.
+    pub fn load(&mut self, snapshot: &Snapshot) -> std::result::Result<(), Error> {
+        if snapshot.params.len() != self.params.len() {
+            return Err(Error::Snapshot("its parameters are another network's".into()));
+        }
+        self.params.clone_from(&snapshot.params);
+        self.version = snapshot.counters.version;
+        Ok(())
     }
 
     /// The module on a tensor of all parameters.

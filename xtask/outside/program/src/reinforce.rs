@@ -3,21 +3,79 @@
 use candle_core::{Device, Tensor, Var};
 use candle_nn::ops::log_softmax;
 use rl_agents::optim::{Optimizer, Rule};
-use rl_agents::{Agent, Counters, Error, Layout, Metrics, Policy, Snapshot, Targets};
+use rl_agents::settings::Kind;
+use rl_agents::{Agent, Counters, Error, Layout, Metrics, NetConfig, Policy, Schedule, Snapshot, Targets};
 use rl_buffer::Rollout;
-use rl_envs::{Actions, Pool};
+use rl_envs::{ActionSpace, Actions, Pool, Space};
+use rl_runtime::algo::{Algorithm, Build, Built, Concern, Traits};
 
 use crate::net::Net;
+
+rl_agents::settings! {
+    /// Settings of REINFORCE.
+    pub struct ReinforceConfig, "reinforce." {
+        /// Steps of a rollout.
+        n_steps: usize = 16, Kind::Int(1, 1 << 20);
+        /// Discount of future rewards.
+        gamma: f32 = 0.98, Kind::Float(0.0, 1.0);
+        /// Learning rate of Adam.
+        learning_rate: Schedule = Schedule::Constant(1e-2), Kind::Schedule(0.0, 1.0), resumable;
+    }
+}
+
+const RULE: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 };
 
 pub struct Reinforce {
     net: Net,
     optimizer: Optimizer,
+    config: ReinforceConfig,
 }
 
 impl Reinforce {
-    pub fn new(net: Net) -> Self {
-        let optimizer = Optimizer::new(Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 }, net.params.len());
-        Self { net, optimizer }
+    pub fn new(net: Net, config: ReinforceConfig) -> Self {
+        let optimizer = Optimizer::new(RULE, net.params.len());
+        Self { net, optimizer, config }
+    }
+}
+
+/// The answers to what the program asks before it trains.
+impl Algorithm for ReinforceConfig {
+    fn traits(&self, n_envs: usize) -> Traits {
+        let (n_steps, learning_rate) = (self.n_steps, self.learning_rate);
+        Traits {
+            n_steps,
+            minibatch: n_steps * n_envs,
+            steps: Some(1),
+            learning_rate,
+            moments: RULE.n_moments(),
+            ..Traits::default()
+        }
+    }
+
+    fn check(&self, _: usize) -> Option<Concern> {
+        None
+    }
+
+    fn fits(&self, env: &str, (obs, actions): &(Space, ActionSpace), _: &NetConfig) -> Option<Concern> {
+        let fits = obs.len() == 1 && matches!(actions, ActionSpace::Discrete { n: 2, masked: false });
+        (!fits).then(|| (vec![], format!("reinforce observes one number and chooses one of two actions, unlike {env}")))
+    }
+
+    fn layout(&self, build: &Build<'_>) -> Result<Layout, rl_runtime::Error> {
+        Ok(Net::new(build.seed).layout)
+    }
+
+    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, _: f32) -> Result<Box<dyn Policy>, rl_runtime::Error> {
+        let mut net = Net::new(build.seed);
+        net.load(snapshot)?;
+        Ok(Box::new(net))
+    }
+
+    fn agent(&self, build: &Build<'_>) -> Result<Built, rl_runtime::Error> {
+        if build.device.is_some() {
+            return Err(rl_runtime::Error::config("reinforce learns on the CPU; use device = cpu"));
+        }
+        Ok((Box::new(Reinforce::new(Net::new(build.seed), self.clone())), None))
     }
 }
 
@@ -31,9 +89,9 @@ impl Agent for Reinforce {
     }
 
     /// Takes one step down `-mean (R - V) ln pi(a|s) + mean (R - V)^2 / 2`.
-    fn update(&mut self, rollout: &Rollout, _remaining: f32, _pool: &Pool) -> Result<Metrics, Error> {
-        let Self { net, optimizer } = self;
-        let targets = Targets::new(net, rollout, rollout.rewards(), 0.98, 1.0)?;
+    fn update(&mut self, rollout: &Rollout, remaining: f32, _pool: &Pool) -> Result<Metrics, Error> {
+        let Self { net, optimizer, config } = self;
+        let targets = Targets::new(net, rollout, rollout.rewards(), config.gamma, 1.0)?;
         let b = targets.advantages.len();
         let Actions::Discrete(actions) = rollout.actions() else { return Err(Error::ActionKind) };
         let actions = Tensor::from_iter(actions.iter().copied(), &Device::Cpu)?;
@@ -45,7 +103,7 @@ impl Agent for Reinforce {
         let loss = (policy_loss + (value_loss * 0.5)?)?;
         let gradients = loss.backward()?;
         let gradient = gradients.get(&params).expect("the loss depends on the parameters").to_vec1::<f32>()?;
-        optimizer.step(&mut net.params, &gradient, 1e-2, 0.5);
+        optimizer.step(&mut net.params, &gradient, config.learning_rate.at(remaining), 0.5);
         net.version += 1;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", loss.to_scalar()?);
@@ -59,12 +117,7 @@ impl Agent for Reinforce {
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        if snapshot.params.len() != self.net.params.len() {
-            return Err(Error::Snapshot("its parameters are another network's".into()));
-        }
         self.optimizer.load(&snapshot.moments, snapshot.counters.steps)?;
-        self.net.params.clone_from(&snapshot.params);
-        self.net.version = snapshot.counters.version;
-        Ok(())
+        self.net.load(snapshot)
     }
 }

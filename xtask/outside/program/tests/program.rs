@@ -94,3 +94,38 @@ fn a_network_and_an_algorithm_of_ones_own_are_trained_resumed_evaluated_and_watc
         assert_eq!(of_halved, of_whole);
     }
 }
+
+#[test]
+fn an_algorithm_of_ones_own_is_listed_checked_trained_resumed_and_swept_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = succeeds(&["list"]);
+    assert!(list.contains("REINFORCE with a baseline") && list.contains("reinforce.gamma"), "{list}");
+    let settings = ["n_envs=4", "eval_episodes=4", "reinforce.gamma=0.9"].iter().flat_map(|setting| ["--set", setting]);
+    let settings: Vec<&str> = ["--algo", "reinforce"].into_iter().chain(settings).collect();
+    for (args, why) in [
+        (&["walk", "--set", "reinforce.gamma=2"][..], "reinforce.gamma is 2; it must be a number from 0 to 1"),
+        (&["walk", "--set", "reinforce.gama=1"], "did you mean \"reinforce.gamma\"?"),
+        (&["walk", "--set", "ppo.gamma=1"], "ppo.gamma has no effect, the algorithm is reinforce"),
+        (&["cartpole"], "reinforce observes one number"),
+        (&["walk", "--set", "offline=a.steps"], "offline is for dqn: reinforce learns from the steps of its own policy only"),
+    ] {
+        let (code, text) = run(&[&["train"], args, &settings].concat());
+        assert!(code == 2 && text.contains(why), "{args:?}: {text}");
+    }
+    let (whole, halved) = (dir.path().join("whole"), dir.path().join("halved"));
+    let train = |run: &Path, steps: &str| {
+        succeeds(&[&["train", "walk", "--steps", steps, "--run-dir", text(run)], &settings[..]].concat());
+    };
+    train(&whole, "8192");
+    train(&halved, "4096");
+    succeeds(&["train", "--resume", text(&halved), "--steps", "8192", "--set", "reinforce.learning_rate=0.01"]);
+    assert!(params(&whole) == params(&halved), "a resumed run equals an uninterrupted one");
+    let eval = last_json(&succeeds(&["eval", text(&whole), "--episodes", "8", "--json"]));
+    assert_eq!((&eval["return_mean"], &eval["length_mean"]), (&1.0.into(), &4.0.into()));
+
+    let sweep = dir.path().join("sweep.toml");
+    let trials = "env = \"walk\"\nalgo = \"reinforce\"\nsteps = 512\neval_episodes = 1\n\n[sweep]\ntrials = 2\n\n\
+                  [sweep.settings]\n\"reinforce.gamma\" = [0.5, 0.9]\n";
+    std::fs::write(&sweep, trials).unwrap();
+    succeeds(&["sweep", text(&sweep), "--dir", text(&dir.path().join("sw"))]);
+}

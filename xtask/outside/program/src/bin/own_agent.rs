@@ -5,7 +5,11 @@
 use std::error::Error;
 use std::path::Path;
 
-use own_program::{net::Net, reinforce::Reinforce, walk::Walk};
+use own_program::{
+    net::Net,
+    reinforce::{Reinforce, ReinforceConfig},
+    walk::Walk,
+};
 use rl_agents::EvalConfig;
 use rl_envs::Pool;
 use rl_envs::catalog::Entry;
@@ -25,9 +29,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut layers = Layers::default();
     ["n_envs=4", "a2c.n_steps=16", "eval_episodes=4", "pipeline=overlapped"].iter().for_each(|s| layers.add_assignment(s));
     [format!("steps={steps}"), format!("max_lag={max_lag}")].iter().for_each(|s| layers.add_assignment(s));
-    let config = layers.resolve(&entry, Algo::A2c)?;
+    let config = layers.resolve(&entry, Algo::A2C)?;
 
-    let agent = Box::new(Reinforce::new(Net::new(config.run.seed)));
+    let agent = Box::new(Reinforce::new(Net::new(config.run.seed), ReinforceConfig::default()));
     let mut training = Training::with_agent(&config, &entry, agent, Profile::new(false))?;
     let run = match Path::new(dir) {
         dir if dir.exists() => RunDir::open(dir)?.0,

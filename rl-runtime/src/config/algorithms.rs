@@ -1,0 +1,233 @@
+//! The algorithms by name: those of this workspace and those that a user registers.
+
+use std::sync::{PoisonError, RwLock};
+
+use rl_agents::settings::Key;
+use rl_agents::{A2c, A2cConfig, ActorCritic, Dqn, DqnConfig, Layout, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Snapshot};
+use rl_envs::{ActionSpace, Space};
+
+use crate::Error;
+use crate::config::algo::{Algo, Algorithm, Build, Built, Concern, ReplayTraits, Traits};
+use crate::print::did_you_mean;
+
+/// All algorithms of this workspace.
+const BUILT_IN: [Algo; 3] = [Algo::PPO, Algo::A2C, Algo::DQN];
+
+/// Algorithms of the user, in the order of their registration.
+static REGISTERED: RwLock<Vec<Algo>> = RwLock::new(Vec::new());
+
+impl Algo {
+    /// Proximal policy optimization.
+    pub const PPO: Self = Self::of::<PpoConfig>("ppo", "proximal policy optimization");
+    /// Advantage actor-critic.
+    pub const A2C: Self = Self::of::<A2cConfig>("a2c", "advantage actor-critic (synchronous A3C)");
+    /// Deep Q-learning.
+    pub const DQN: Self = Self::of::<DqnConfig>("dqn", "deep Q-learning (double, dueling, n-step, prioritized)");
+
+    /// Adds a user's algorithms to those that are found by name, in this process.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if a name is taken, is no part of a path, or is not the section of the settings.
+    pub fn register(own: &[Self]) -> Result<(), Error> {
+        for algo in own {
+            let name = algo.name();
+            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+                return Err(Error::config(format!("the algorithm \"{name}\" needs a name of letters, digits and _")));
+            }
+            if Self::all().iter().any(|other| other.name() == name) || name == "env" {
+                return Err(Error::config(format!("another algorithm is called \"{name}\", too; give yours another name")));
+            }
+            if let Some(key) = algo.keys().iter().find(|key| key.name.split_once('.').is_none_or(|(section, _)| section != name))
+            {
+                return Err(Error::config(format!(
+                    "{} is a setting of the algorithm {name}: begin it with \"{name}.\"",
+                    key.name
+                )));
+            }
+            REGISTERED.write().unwrap_or_else(PoisonError::into_inner).push(*algo);
+        }
+        Ok(())
+    }
+
+    /// Returns all algorithms, those of this workspace first.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let own = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+        BUILT_IN.iter().chain(own.iter()).copied().collect()
+    }
+
+    /// Finds an algorithm by name.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with the names that exist.
+    pub fn find(name: &str) -> Result<Self, Error> {
+        let all = Self::all();
+        all.iter().find(|algo| algo.name() == name).copied().ok_or_else(|| {
+            let known: Vec<&str> = all.iter().map(|algo| algo.name()).collect();
+            let near = did_you_mean(name, known.iter().copied());
+            Error::config(format!("unknown algorithm \"{name}\"; there are: {}{near}", known.join(", ")))
+        })
+    }
+}
+
+fn concern(keys: &[&'static str], result: Result<(), rl_agents::Error>) -> Option<Concern> {
+    result.err().map(|error| (keys.to_vec(), error.to_string()))
+}
+
+/// Keys of an actor-critic's settings that are checked together.
+fn checked_together(keys: &'static [Key]) -> Vec<&'static str> {
+    let fields = ["n_steps", "batch_size", "normalize_advantage"];
+    let found = fields.into_iter().filter_map(|field| keys.iter().find(|key| key.field() == field));
+    ["n_envs"].into_iter().chain(found.map(|key| key.name)).collect()
+}
+
+fn actor_critic(Build { spaces: (obs, actions), net, seed, fresh, .. }: &Build<'_>) -> Result<ActorCritic, rl_agents::Error> {
+    if *fresh { ActorCritic::new(obs, actions, net, *seed) } else { ActorCritic::unset(obs, actions, net) }
+}
+
+/// Implements [`Algorithm`] for the settings of an actor-critic.
+macro_rules! on_policy {
+    ($config:ty, $agent:ident, |$own:ident| $n_epochs:expr) => {
+        impl Algorithm for $config {
+            fn traits(&self, n_envs: usize) -> Traits {
+                let (samples, $own) = (self.n_steps.saturating_mul(n_envs), self);
+                let minibatch = self.samples(samples);
+                Traits {
+                    n_steps: self.n_steps,
+                    minibatch,
+                    micro_batch: self.micro_batch,
+                    steps: Some(samples / minibatch.max(1) * $n_epochs),
+                    learning_rate: self.learning_rate,
+                    moments: Self::RULE.n_moments(),
+                    ..Traits::default()
+                }
+            }
+
+            fn check(&self, n_envs: usize) -> Option<Concern> {
+                concern(&checked_together(Self::KEYS), self.check(n_envs))
+            }
+
+            fn fits(&self, _: &str, (obs, _): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
+                concern(&["conv", "precision", "learner"], net.check(obs))
+            }
+
+            fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
+                Ok(actor_critic(build)?.layout().clone())
+            }
+
+            fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, _: f32) -> Result<Box<dyn Policy>, Error> {
+                let mut policy = actor_critic(build)?;
+                policy.load(snapshot)?;
+                Ok(Box::new(policy))
+            }
+
+            fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
+                let agent = $agent::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?;
+                let Some(device) = &build.device else { return Ok((Box::new(agent), None)) };
+                let agent = agent.on_device(device, build.rollout(self.n_steps))?;
+                let envs = build.env.map(|env| agent.collector(env, build.seed, build.ranks.as_ref())).transpose()?;
+                Ok((Box::new(agent), envs))
+            }
+
+            /// The whole rollout.
+            fn auto_batch(&mut self) -> Option<(usize, &mut usize)> {
+                Some((0, &mut self.batch_size))
+            }
+        }
+    };
+}
+
+on_policy!(PpoConfig, Ppo, |ppo| ppo.n_epochs);
+on_policy!(A2cConfig, A2c, |_a2c| 1);
+
+/// Builds DQN's network.
+fn q_network(dqn: &DqnConfig, build: &Build<'_>) -> Result<QNetwork, rl_agents::Error> {
+    let Build { spaces: (obs, actions), net, seed, fresh, .. } = build;
+    if *fresh { QNetwork::new(obs, actions, net, dqn.dueling, *seed) } else { QNetwork::unset(obs, actions, net, dqn.dueling) }
+}
+
+impl Algorithm for DqnConfig {
+    fn traits(&self, n_envs: usize) -> Traits {
+        Traits {
+            n_steps: self.rollout_steps(n_envs),
+            minibatch: self.batch_size,
+            micro_batch: self.micro_batch,
+            learning_rate: self.learning_rate,
+            moments: Self::RULE.n_moments(),
+            targets: 1,
+            q_heads: Some(self.dueling),
+            // A rollout has about `train_freq` env steps, too few for a row of metrics each.
+            log_interval: 500,
+            fixed_columns: (self.exploration_spread > 0.0).then_some("dqn.exploration_spread is above 0"),
+            replay: Some(ReplayTraits {
+                capacity: self.buffer_size,
+                n_step: self.n_steps,
+                gamma: self.gamma,
+                prioritized: self.prioritized,
+                is_saved: self.save_replay,
+                on_device: self.replay_on_device,
+                learning_starts: self.learning_starts,
+            }),
+            ..Traits::default()
+        }
+    }
+
+    fn check(&self, _: usize) -> Option<Concern> {
+        concern(&["dqn.batch_size", "dqn.buffer_size"], self.check())
+    }
+
+    fn fits(&self, env: &str, (obs, actions): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
+        if !matches!(actions, ActionSpace::Discrete { .. }) {
+            let kind = if actions.n_discrete().is_some() { "several at once" } else { "continuous" };
+            let text = format!("algo is dqn, which needs discrete actions, but {env}'s are {kind}; choose ppo or a2c");
+            return Some((vec![], text));
+        }
+        concern(
+            &["conv", "hidden", "normalize_obs", "precision", "learner", "dqn.dueling"],
+            QNetwork::check(obs, actions, net, self.dueling),
+        )
+    }
+
+    fn warnings(&self, n_envs: usize) -> Vec<String> {
+        if self.target_update_interval >= n_envs as u64 {
+            return Vec::new();
+        }
+        vec![format!(
+            "dqn.target_update_interval is {} env steps, but a step of {n_envs} environments is as many: the target network is \
+             updated once each of them",
+            self.target_update_interval
+        )]
+    }
+
+    fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
+        Ok(q_network(self, build)?.layout().clone())
+    }
+
+    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, remaining: f32) -> Result<Box<dyn Policy>, Error> {
+        let mut network = q_network(self, build)?;
+        network.load(snapshot)?;
+        network.explore(self.epsilon(1.0 - remaining), 0.0, 1);
+        Ok(Box::new(network))
+    }
+
+    fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
+        let (obs, actions) = &build.spaces;
+        let network = q_network(self, build)?;
+        let n_envs = build.n_envs * build.n_collectors;
+        let dqn = Dqn::new_in(network, self.clone(), (obs, actions), n_envs, build.seed, &build.replay)?;
+        let dqn = if let Some(device) = &build.device { dqn.on_device(device)? } else { dqn };
+        Ok((Box::new(dqn), None))
+    }
+
+    fn auto_batch(&mut self) -> Option<(usize, &mut usize)> {
+        Some((self.batch_at_usual_ratio(), &mut self.batch_size))
+    }
+
+    fn reduce_device_memory(&mut self) -> Option<&'static str> {
+        std::mem::take(&mut self.replay_on_device).then_some("dqn.replay_on_device = false")
+    }
+
+    fn settle(&mut self) {
+        (self.learning_starts, self.exploration_initial_eps) = (0, self.exploration_final_eps);
+    }
+}
