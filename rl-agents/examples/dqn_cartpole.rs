@@ -24,7 +24,7 @@ fn main() -> Result<(), Error> {
         learning_rate: Schedule::Linear(2e-3),
         ..DqnConfig::default()
     };
-    let pool = Pool::new(2)?;
+    let pool = Pool::all_cores()?;
     let mut collector = Collector::new(n_envs, &CartPole::default(), &pool, seed)?;
     let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
     let network = QNetwork::new(&obs, &actions, &NetConfig::default(), config.dueling, seed)?;

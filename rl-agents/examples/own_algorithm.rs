@@ -5,7 +5,7 @@
 use candle_core::{Device, Var};
 use rl_agents::optim::{Optimizer, Rule};
 use rl_agents::{
-    ActorCritic, Agent, Batch, Collector, Counters, Error, Layout, Metrics, NetConfig, Policy, Snapshot, Targets, evaluate,
+    ActorCritic, Agent, Collector, Counters, Error, Layout, Metrics, NetConfig, Policy, Snapshot, Targets, TensorBatch, evaluate,
 };
 use rl_buffer::Rollout;
 use rl_envs::{Pool, SyncVecEnv, cartpole::CartPole};
@@ -30,7 +30,7 @@ impl Agent for Reinforce {
     fn update(&mut self, rollout: &Rollout, _remaining: f32, _pool: &Pool) -> Result<Metrics, Error> {
         let targets = Targets::new(&self.policy, rollout, rollout.rewards(), 0.98, 1.0)?;
         let rows: Vec<u32> = (0..rollout.len() as u32).collect();
-        let batch = Batch::gather(&self.policy, rollout, &targets, &rows, &targets.advantages)?;
+        let batch = TensorBatch::gather(&self.policy, rollout, &targets, &rows, &targets.advantages)?;
         let params = Var::from_slice(self.policy.params(), self.policy.params().len(), &Device::Cpu)?;
         let (outputs, values) = self.policy.forward_fused(&params, &batch.obs)?;
         let distributions = self.policy.distribution().of_batch(&params, &outputs, batch.masks.as_ref())?;

@@ -15,7 +15,7 @@ fn main() -> Result<(), Error> {
         clip_range: Schedule::Linear(0.2),
         ..PpoConfig::default()
     };
-    let pool = Pool::new(2)?;
+    let pool = Pool::all_cores()?;
     let mut collector = Collector::new(n_envs, &CartPole::default(), &pool, seed)?;
     let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &NetConfig::default(), seed)?;
     let mut rollout = collector.rollout(config.n_steps)?;

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use rl_buffer::{ActionKind, Rollout, RolloutShape};
 use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpole::CartPole, visit};
 
-use crate::learner::batch::{Batch, Minibatch};
+use crate::learner::batch::{Minibatch, TensorBatch};
 use crate::learner::targets::Targets;
 use crate::{ActorCritic, Collector, LearnerKind, NetConfig, Precision};
 
@@ -207,7 +207,7 @@ pub(crate) fn rollout_of(case: Case) -> (ActorCritic, Rollout, Targets) {
     (policy, rollout, targets)
 }
 
-impl Batch {
+impl TensorBatch {
     /// A copy in f64, with masks under which the actions taken are legal.
     fn to_f64(&self, masked: bool) -> Self {
         let double = |t: &Tensor| t.to_dtype(DType::F64).unwrap();
@@ -231,14 +231,14 @@ impl Batch {
 /// Compares the gradient of `loss` with central differences.
 ///
 /// In f64, with parameters away from those that acted.
-pub(crate) fn check_gradient(loss: impl Fn(&ActorCritic, &Tensor, &Batch) -> Tensor) {
+pub(crate) fn check_gradient(loss: impl Fn(&ActorCritic, &Tensor, &TensorBatch) -> Tensor) {
     for case in Case::ALL {
         let (policy, rollout, targets) = rollout_of(case);
         let rows: Vec<u32> = (0..32).collect();
         let mut rng = Rng::new(5, 0, 0, Purpose::Init);
         let params: Vec<f64> = policy.params().iter().map(|&p| f64::from(p + 0.3 * rng.normal())).collect();
         let masked = case == Case::Masked;
-        let batch = Batch::gather(&policy, &rollout, &targets, &rows, &targets.advantages).unwrap().to_f64(masked);
+        let batch = TensorBatch::gather(&policy, &rollout, &targets, &rows, &targets.advantages).unwrap().to_f64(masked);
         let at = |params: &[f64]| {
             let params = Tensor::from_slice(params, params.len(), &Device::Cpu).unwrap();
             loss(&policy, &params, &batch).to_scalar::<f64>().unwrap()

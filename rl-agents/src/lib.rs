@@ -56,7 +56,7 @@ pub use device::times::{DevicePhase, DeviceSpan, DeviceWatch};
 pub use error::Error;
 pub use kernel::sums::ARITHMETIC;
 pub use kernel::{gemm, slices};
-pub use learner::batch::Batch;
+pub use learner::batch::TensorBatch;
 pub use learner::optim;
 pub use learner::targets::Targets;
 pub use network::activation::Activation;

@@ -10,19 +10,19 @@
 //!
 //! ```
 //! use ndarray::array;
-//! use rl_buffer::returns::{Steps, gae};
+//! use rl_buffer::returns::{Outcomes, gae};
 //!
 //! // One environment, two steps; a time limit cuts off the second, so it is bootstrapped from its final observation.
 //! let (rewards, next_values) = (array![[1.0], [1.0]], array![[2.0], [10.0]]);
 //! let (terminated, truncated) = (array![[0], [0]], array![[0], [1]]);
-//! let steps = Steps {
+//! let outcomes = Outcomes {
 //!     rewards: rewards.view(),
 //!     terminated: terminated.view(),
 //!     truncated: truncated.view(),
 //!     next_values: next_values.view(),
 //! };
 //! let mut advantages = array![[0.0], [0.0]];
-//! gae(&steps, array![[3.0], [2.0]].view(), 0.5, 1.0, advantages.view_mut());
+//! gae(&outcomes, array![[3.0], [2.0]].view(), 0.5, 1.0, advantages.view_mut());
 //! assert_eq!(advantages, array![[1.0], [4.0]]); // [1 + 0.5 * 2 - 3 + 0.5 * 4, 1 + 0.5 * 10 - 2]
 //! ```
 

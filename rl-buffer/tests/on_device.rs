@@ -62,7 +62,7 @@ fn compare_gae(device: &Device) {
         let next_values: Vec<_> =
             next_values.into_iter().zip(&terminated).map(|(v, &end)| if end == 1 { f32::NAN } else { v }).collect();
         let mut expected = Array2::zeros(shape);
-        let steps = returns::Steps {
+        let steps = returns::Outcomes {
             rewards: shaped(shape, &rewards),
             terminated: shaped(shape, &terminated),
             truncated: shaped(shape, &truncated),

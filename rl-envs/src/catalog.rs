@@ -111,7 +111,16 @@ impl Stepped {
 impl Entry {
     /// Creates an entry for an environment made by its `Default`.
     ///
-    /// Environments of other crates can have entries too.
+    /// A program that passes it to `rl_runtime::cli::main` finds the environment by its name in every verb, with the wrappers of
+    /// `env.*`; a library makes batches of it.
+    ///
+    /// ```
+    /// use rl_envs::{VecEnv, cartpole::CartPole, catalog::Entry};
+    ///
+    /// let entry = Entry::of::<CartPole>("my_cartpole", "an environment of my own");
+    /// assert_eq!(entry.sync(8)?.n_envs(), 8);
+    /// # Ok::<(), rl_envs::Error>(())
+    /// ```
     #[must_use]
     pub const fn of<E: Env + Default + 'static>(name: &'static str, about: &'static str) -> Self
     where

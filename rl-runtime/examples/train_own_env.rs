@@ -74,7 +74,7 @@ fn main() -> Result<(), Error> {
 
     let saved = checkpoint::policy(dir.path(), false, &entry)?;
     let eval = EvalConfig::new(evaluation_seed(0));
-    if let Some(result) = evaluate_policy(&*saved.policy, &saved.entry, 100, &eval, &Pool::new(2)?)? {
+    if let Some(result) = evaluate_policy(&*saved.policy, &saved.entry, 100, &eval, &Pool::all_cores()?)? {
         println!("{}: mean return {:.2} over {} episodes", saved.path.display(), result.return_mean, result.episodes);
     }
     Ok(())

@@ -6,6 +6,24 @@
 //! block, and survive their [`faults`]; [`worker`](mod@worker) steps environments in other processes; [`profile`] measures the
 //! time of each phase. [`print`](mod@print) prints every line; [`file`](mod@file) writes every file that a user reads.
 //!
+//! ```
+//! # #[cfg(feature = "train")] {
+//! use rl_runtime::{Algo, config::Layers, profile::Profile, run_dir::RunDir, train::Training};
+//!
+//! let mut layers = Layers::default();
+//! let settings = ["steps=512", "ppo.n_steps=32", "ppo.batch_size=64", "eval_episodes=1"];
+//! settings.iter().for_each(|setting| layers.add_assignment(setting));
+//! let entry = rl_envs::catalog::find("cartpole")?;
+//! let config = layers.resolve(entry, Algo::PPO)?;
+//! # let place = std::env::temp_dir().join(format!("rl-runtime-doc-{}", std::process::id()));
+//! let dir = RunDir::create(Some(&place), &config, "cpu")?; // config.toml, metrics.csv, checkpoints
+//! let mut training = Training::new(&config, entry, Profile::new(false))?;
+//! training.run(&dir, &mut |_| ())?; // calls back with each row of metrics
+//! # std::fs::remove_dir_all(place)?;
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The program is the default feature `cli`. The library without a command line, board, signal handler or GIF is the feature
 //! `train`, with `default-features = false`. Without any feature there are only [`ring`](mod@ring) and [`thread`], and neither
 //! agents nor candle are compiled. The default feature `cuda` lets the program open GPUs.

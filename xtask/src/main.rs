@@ -214,11 +214,11 @@ fn documentation_and_crates(root: &Path, features: &[&str]) -> Result<()> {
     packages::check(root)
 }
 
-/// Runs the harnesses on the program that the tests have built.
+/// Runs harnesses on the program that the tests have built.
 ///
 /// Prints the output of each at its end.
-fn harnesses() -> Result<()> {
-    for harness in ["fuzz --minutes 1 --seed 1", "kill9 --kills 12", "behaviours --runs 30 --seed 1", "full-disk"] {
+fn harnesses(harnesses: &[&str]) -> Result<()> {
+    for harness in harnesses {
         let args = format!("{harness} --program target/debug/rl");
         let output = Command::new(std::env::current_exe()?).args(args.split(' ')).current_dir(root()).output()?;
         let [stdout, stderr] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
@@ -276,14 +276,15 @@ fn test() -> Result<()> {
     let gym: Vec<_> = python.iter().map(|path| ("PYTHONPATH", &**path)).collect();
     // More threads than cores, as many tests wait for processes.
     cargo(&root, &[&["test"], &all[..], features, &["--", "--test-threads", "4"]].concat(), &gym)?;
-    standin::check(&root)?;
-    ptx_runs::counts(&root, false)?;
     // They mostly wait, while the rest mostly compiles.
-    let harnesses = std::thread::spawn(harnesses);
-    let others = documentation_and_crates(&root, features);
+    let waiting = [&["fuzz --minutes 1 --seed 1"][..], &["kill9 --kills 12", "behaviours --runs 30 --seed 1", "full-disk"]];
+    let waiting = waiting.map(|names| std::thread::spawn(|| harnesses(names)));
+    let others = standin::check(&root)
+        .and_then(|()| ptx_runs::counts(&root, false))
+        .and_then(|()| documentation_and_crates(&root, features));
     // Not before they have ended: they would go on alone.
-    harnesses.join().expect("harnesses return errors")?;
-    others?;
+    let ended = waiting.map(|thread| thread.join().expect("harnesses return errors"));
+    ended.into_iter().chain([others]).collect::<Result<Vec<_>>>()?;
     println!("\nall checks passed");
     Ok(())
 }

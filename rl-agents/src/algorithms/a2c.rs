@@ -16,7 +16,7 @@ use candle_core::Tensor;
 use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
 
 use crate::algorithms::on_policy::{Common, Method, OnPolicy, Terms, common};
-use crate::learner::batch::{Batch, Columns, Derivatives, SampleLoss};
+use crate::learner::batch::{Columns, Derivatives, SampleLoss, TensorBatch};
 use crate::learner::optim::Rule;
 use crate::learner::targets::{Refresh, Targets};
 use crate::settings::{self, Kind};
@@ -84,7 +84,7 @@ pub type A2c = OnPolicy<A2cConfig>;
 /// Computes `L = L_policy + ent_coef L_entropy + vf_coef L_value`.
 ///
 /// `L_policy = -mean A ln pi(a|s)`, `L_entropy = -mean H`, `L_value = mean (R - V)^2`.
-fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &A2cConfig) -> candle_core::Result<Terms> {
+fn loss(policy: &ActorCritic, params: &Tensor, batch: &TensorBatch, config: &A2cConfig) -> candle_core::Result<Terms> {
     let (outputs, values) = policy.forward(params, &batch.obs)?;
     let distribution = policy.distribution().of_batch(params, &outputs, batch.masks.as_ref())?;
     let policy_loss = (distribution.log_prob(&batch.actions)? * &batch.advantages)?.mean_all()?.neg()?;
@@ -147,7 +147,7 @@ impl Method for A2cConfig {
         &self,
         policy: &ActorCritic,
         params: &Tensor,
-        batch: &Batch,
+        batch: &TensorBatch,
         _: &Targets,
         _: &[u32],
         _: f32,

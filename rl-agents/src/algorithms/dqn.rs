@@ -17,10 +17,8 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor, Var};
-use rl_buffer::{
-    ActionKind, ActionSlice, Batch, ObsRows, PrioritizedReplayBuffer, ReplayBuffer, Rollout, StepSlices, TransitionShape,
-};
-use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Rng, Space, either, visit};
+use rl_buffer::{ActionSlice, Batch, ObsRows, PrioritizedReplayBuffer, ReplayBuffer, Rollout, StepSlices, TransitionShape};
+use rl_envs::{ActionSpace, Pool, Purpose, Rng, Space, either, visit};
 
 use crate::agent::{Divergence, NamedTensor, Observed, OnDevice, Replays, Shareable};
 use crate::device::dqn::{DeviceDqn, Repeated};
@@ -388,15 +386,7 @@ impl Dqn {
         }
         let &ActionSpace::Discrete { n, masked } = actions else { return Err(Error::ActionKind) };
         let a = n as usize;
-        let shape = TransitionShape {
-            n_envs,
-            obs_len: obs.len(),
-            obs: obs.dtype(),
-            actions: ActionKind::Discrete { masked: masked.then_some(a) },
-            n_step: config.n_steps,
-            stack: if obs.dtype() == Dtype::U8 { obs.stack() } else { 1 },
-            gamma: config.gamma,
-        };
+        let shape = TransitionShape::new(n_envs, obs, actions, config.n_steps, config.gamma);
         let replay = if config.prioritized {
             let priorities = (config.priority_alpha, PRIORITY_EPSILON);
             Replay::Prioritized(PrioritizedReplayBuffer::new_in(shape, config.buffer_size, priorities, replay)?)
@@ -582,7 +572,7 @@ impl Dqn {
             let Memory { batch, errors, .. } = &mut self.memory;
             // A transition without a finite error is replayed rarely.
             errors.iter_mut().filter(|error| !error.is_finite()).for_each(|error| *error = 0.0);
-            replay.update_priorities(batch.columns().indices, batch.drawn_at(), errors)?;
+            replay.update(batch, errors)?;
             probe::report(self.probe.as_ref(), Stage::Drawing);
         }
         sums.n += 1.0;
@@ -633,7 +623,7 @@ impl Dqn {
             errors.clear();
             errors.extend(device.errors(slot)?.iter().map(|&error| if error.is_finite() { error } else { 0.0 }));
             let batch = device.batch(slot);
-            replay.update_priorities(batch.columns().indices, batch.drawn_at(), errors)?;
+            replay.update(batch, errors)?;
             probe::report(self.probe.as_ref(), Stage::Drawing);
         }
         Ok(())

@@ -13,7 +13,7 @@ use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
 use rl_envs::Pool;
 
 use crate::agent::{Observed, OnDevice, Shareable};
-use crate::learner::batch::{Batch, Minibatch, Parts, SampleLoss};
+use crate::learner::batch::{Minibatch, Parts, SampleLoss, TensorBatch};
 use crate::learner::descent::{Descent, StepSums, add_minibatch};
 use crate::learner::optim::Rule;
 use crate::learner::targets::{Refresh, Targets};
@@ -128,7 +128,7 @@ pub(crate) trait Method: Send {
         &self,
         policy: &ActorCritic,
         params: &Tensor,
-        batch: &Batch,
+        batch: &TensorBatch,
         targets: &Targets,
         rows: &[u32],
         remaining: f32,
@@ -404,7 +404,7 @@ fn reference<C: Method>(descent: &mut Descent, config: &C, minibatch: &Minibatch
     descent.gradient.fill(0.0);
     let mut parts = Parts::default();
     for (micro, advantages) in rows.chunks(micro_batch).zip(advantages.chunks(micro_batch)) {
-        let batch = Batch::gather(&descent.policy, rollout, targets, micro, advantages)?;
+        let batch = TensorBatch::gather(&descent.policy, rollout, targets, micro, advantages)?;
         let params: Var = descent.variable()?;
         let terms = config.reference(&descent.policy, &params, &batch, targets, micro, remaining)?;
         let share = micro.len() as f32 / rows.len() as f32;

@@ -20,7 +20,7 @@ use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
 use rl_envs::math;
 
 use crate::algorithms::on_policy::{Common, Method, OnPolicy, Terms, common};
-use crate::learner::batch::{Batch, Columns, Derivatives, SampleLoss};
+use crate::learner::batch::{Columns, Derivatives, SampleLoss, TensorBatch};
 use crate::learner::optim::Rule;
 use crate::learner::targets::{Refresh, Targets};
 use crate::settings::{self, Kind};
@@ -104,7 +104,13 @@ struct PpoTerms {
 ///
 /// That is eq. 9 with the signs of a loss. `L_policy = -mean min(r A, clip(r, 1 - c, 1 + c) A)` (eq. 7), `r = pi(a|s) /
 /// pi_old(a|s)`, `L_entropy = -mean H`, `L_value = mean (R - V)^2`.
-fn loss(policy: &ActorCritic, params: &Tensor, batch: &Batch, config: &PpoConfig, clip: f64) -> candle_core::Result<PpoTerms> {
+fn loss(
+    policy: &ActorCritic,
+    params: &Tensor,
+    batch: &TensorBatch,
+    config: &PpoConfig,
+    clip: f64,
+) -> candle_core::Result<PpoTerms> {
     let (outputs, values) = policy.forward(params, &batch.obs)?;
     let distribution = policy.distribution().of_batch(params, &outputs, batch.masks.as_ref())?;
     let ratio = (distribution.log_prob(&batch.actions)? - &batch.log_probs)?.exp()?;
@@ -199,7 +205,7 @@ impl Method for PpoConfig {
         &self,
         policy: &ActorCritic,
         params: &Tensor,
-        batch: &Batch,
+        batch: &TensorBatch,
         targets: &Targets,
         rows: &[u32],
         remaining: f32,
@@ -286,7 +292,7 @@ mod tests {
             let (policy, rollout, targets) = fixture::rollout_of(case);
             let batch = {
                 let advantages: Vec<f32> = rows.iter().map(|&row| targets.advantages[row as usize]).collect();
-                Batch::gather(&policy, &rollout, &targets, &rows, &advantages).unwrap()
+                TensorBatch::gather(&policy, &rollout, &targets, &rows, &advantages).unwrap()
             };
             let params = Tensor::new(policy.params(), &candle_core::Device::Cpu).unwrap();
             let loss = loss(&policy, &params, &batch, &PpoConfig::default(), 0.2).unwrap();

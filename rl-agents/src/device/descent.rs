@@ -18,10 +18,11 @@ use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View, ViewMu
 use rl_envs::{Dtype, Obs, visit};
 
 use crate::device::exchange::{DeviceExchange, SharedBuffers};
-use crate::device::net::{DeviceNet, parts};
+use crate::device::net::{DeviceNet, Queue, parts};
 use crate::device::normalize::{DeviceNormalizer, Inputs};
 use crate::device::staged::Staged;
 use crate::device::times::{DevicePhase, DeviceTimes};
+use crate::kernel::net::PackedNet;
 use crate::kernel::slices;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::learner::targets::{CONTIGUOUS, Refresh};
@@ -230,7 +231,7 @@ impl DeviceDescent {
         (normalize_reward, refresh): (bool, Refresh),
     ) -> Result<Self, Error> {
         let network = policy.network();
-        let Some((_, net, _)) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
+        let Some(PackedNet { net, .. }) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
         let log_std = match policy.distribution() {
             Distribution::Categorical { .. } => 0..0,
             Distribution::Gaussian { log_std } => log_std.clone(),
@@ -410,7 +411,7 @@ impl DeviceDescent {
             let obs = visit!(Obs, columns.obs(), |obs| obs.slice(of_rows.clone()));
             inputs.write(stream, (&obs, d), None, &net.inputs_mut(n))?;
             let judges = has_actions && off_policy.refresh != Refresh::Values;
-            net.forward((stream, kernels), &params, n, (!judges).then_some(actor))?;
+            net.forward(Queue { stream, kernels }, &params, n, (!judges).then_some(actor))?;
             if judges {
                 let outputs = net.outputs(actor, n);
                 let a = outputs.len() / n;
@@ -462,7 +463,7 @@ impl DeviceDescent {
                 _ => return Err(Error::ObsKind),
             };
             inputs.write(stream, (&obs, d), None, &net.inputs_mut(n))?;
-            net.forward((stream, kernels), &params.view(), n, Some(actor))?;
+            net.forward(Queue { stream, kernels }, &params.view(), n, Some(actor))?;
             let ended = (&net.outputs(critic, n), &final_at.there.view().slice(0..n));
             let next_values = computed.next_values.view_mut();
             if first == 0 {
@@ -600,7 +601,7 @@ impl Learner for DeviceDescent {
             normalizer: self.normalizer.as_ref(),
         };
         let write = |samples, x: &ViewMut<'_, f32>| inputs.write(stream, (&columns.obs(), d), Some(&rows.slice(samples)), x);
-        net.forward_samples((stream, kernels), &params, own, write)?;
+        net.forward_samples(Queue { stream, kernels }, &params, own, write)?;
         let mut moments = plan.normalize.then_some([sum.view(), squares.view()]);
         if refresh == Some(Refresh::VTrace) {
             let [weights, weighted] = &mut off_policy.weights;
@@ -639,9 +640,9 @@ impl Learner for DeviceDescent {
         if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
             let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
             let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.std_terms] };
-            exchange.gradient((stream, kernels), (net, &params), slices, buffers, write)?;
+            exchange.gradient(Queue { stream, kernels }, (net, &params), slices, buffers, write)?;
         } else {
-            net.gradient((stream, kernels), &params, (0..slices.count(), slices), &mut self.partial.view_mut(), write)?;
+            net.gradient(Queue { stream, kernels }, &params, (0..slices.count(), slices), &mut self.partial.view_mut(), write)?;
             kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
         }
         let n_tiles = slices.tiles();

@@ -19,8 +19,9 @@ use rl_envs::{Actions, Obs, visit};
 use crate::agent::OnDevice;
 use crate::device::descent::{MAX_PARTIAL_FLOATS, download, held, unsupported, with_rest};
 use crate::device::exchange::{DeviceExchange, SharedBuffers};
-use crate::device::net::DeviceNet;
+use crate::device::net::{DeviceNet, Queue};
 use crate::device::times::{DevicePhase, DeviceTimes, DeviceWatch};
+use crate::kernel::net::PackedNet;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::ranks::Ranks;
 use crate::{Error, QNetwork, kernel::slices};
@@ -138,7 +139,7 @@ impl DeviceDqn {
     ) -> Result<Self, Error> {
         let shape = replay.shape();
         let (chains, n_actions, network) = (network.chains(), network.n_actions(), network.network());
-        let Some((_, net, _)) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
+        let Some(PackedNet { net, .. }) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
         let n_params = network.params().len();
         let slices = MinibatchSlices::new(b, slices::of_minibatch(b, n_params), n_params, MAX_PARTIAL_FLOATS);
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
@@ -254,7 +255,7 @@ impl DeviceDqn {
         let Self { stream, kernels, q_learning, slots, params, target, slices, .. } = self;
         let Slot { there, targets, .. } = &mut slots[slot];
         let (batch, scale, one_hot, d) = (there.columns(), self.obs_scale, self.one_hot.as_ref(), self.obs_len);
-        let (n, on, params) = (targets.len(), (&*stream, &*kernels), params.view());
+        let (n, queue, params) = (targets.len(), Queue { stream, kernels }, params.view());
         let net = &mut self.net;
         let [first, second] = &mut self.q;
 
@@ -269,10 +270,10 @@ impl DeviceDqn {
         let next_obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| obs(&batch.next_obs, samples, x);
         // The targets and the loss of other ranks' samples are computed from stale outputs here. Their loss is replaced.
         let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
-        net.forward_samples(on, &target.view(), own.clone(), next_obs)?;
+        net.forward_samples(queue, &target.view(), own.clone(), next_obs)?;
         read_q(stream, q_learning, (net, self.heads, n), first)?;
         if double {
-            net.forward_samples(on, &params, own.clone(), next_obs)?;
+            net.forward_samples(queue, &params, own.clone(), next_obs)?;
             read_q(stream, q_learning, (net, self.heads, n), second)?;
         }
         let next = NextColumns {
@@ -286,7 +287,7 @@ impl DeviceDqn {
 
         let Actions::Discrete(actions) = batch.actions else { return Err(Error::ActionKind) };
         let obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| obs(&batch.obs, samples, x);
-        net.forward_samples(on, &params, own, obs)?;
+        net.forward_samples(queue, &params, own, obs)?;
         read_q(stream, q_learning, (net, self.heads, n), first)?;
         let columns = TdColumns { q: first.view(), actions, targets: targets.view(), weights: batch.weights };
         let others = (self.errors.view_mut(), self.terms.view_mut());
@@ -303,9 +304,9 @@ impl DeviceDqn {
         if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
             let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
             let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.errors] };
-            exchange.gradient(on, (net, &params), slices, buffers, obs)?;
+            exchange.gradient(queue, (net, &params), slices, buffers, obs)?;
         } else {
-            net.gradient(on, &params, (0..slices.count(), slices), &mut self.partial.view_mut(), obs)?;
+            net.gradient(queue, &params, (0..slices.count(), slices), &mut self.partial.view_mut(), obs)?;
             kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
         }
         Ok(q_learning.totals(stream, slices, &self.terms.view(), &mut self.state)?)

@@ -9,11 +9,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use rl_cuda::learner::{LearnerKernels, MinibatchSlices};
-use rl_cuda::{Buffer, CpuAccess, PinnedSlab, Stream, View, ViewMut};
+use rl_cuda::learner::MinibatchSlices;
+use rl_cuda::{Buffer, CpuAccess, PinnedSlab, View, ViewMut};
 
 use crate::Error;
-use crate::device::net::DeviceNet;
+use crate::device::net::{DeviceNet, Queue};
 use crate::ranks::{Exchange, Ranks};
 
 /// Memory of a minibatch's gradient on a device.
@@ -63,7 +63,7 @@ impl DeviceExchange {
     /// rank has called it.
     pub(crate) fn gradient(
         &mut self,
-        (stream, kernels): (&Stream, &LearnerKernels),
+        Queue { stream, kernels }: Queue<'_>,
         (net, params): (&mut DeviceNet, &View<'_, f32>),
         slices: &MinibatchSlices,
         buffers: SharedBuffers<'_>,
@@ -73,7 +73,7 @@ impl DeviceExchange {
         let (count, n, row) = (slices.count(), slices.samples(0..slices.count()).len(), gradient.len());
         let (own, subtrees) = self.exchange.begin(count);
         let first_row = |slice: usize| slices.first(slice - own.start).rows() * row;
-        net.gradient((stream, kernels), params, (own.clone(), slices), &mut partial.view_mut(), write)?;
+        net.gradient(Queue { stream, kernels }, params, (own.clone(), slices), &mut partial.view_mut(), write)?;
         for subtree in subtrees {
             let rows = partial.view().slice(first_row(subtree.start)..first_row(subtree.end));
             kernels.sum_gradients(stream, &slices.first(subtree.len()), &rows, &gradient.view_mut())?;

@@ -13,6 +13,13 @@ use rl_cuda::{Buffer, Device, Stream, View, ViewMut};
 use crate::kernel::net::Net;
 use crate::{Activation, Error};
 
+/// Stream on which kernels are enqueued, and the kernels.
+#[derive(Clone, Copy)]
+pub(crate) struct Queue<'a> {
+    pub(crate) stream: &'a Stream,
+    pub(crate) kernels: &'a LearnerKernels,
+}
+
 /// A layer, with its place among the parameters and among the layers.
 #[derive(Clone, Debug)]
 struct DeviceLayer {
@@ -162,12 +169,12 @@ impl DeviceNet {
     /// Their observations are in `inputs`. No other chain starts from that one.
     pub(crate) fn forward(
         &mut self,
-        on: (&Stream, &LearnerKernels),
+        queue: Queue<'_>,
         params: &View<'_, f32>,
         m: usize,
         skip: Option<usize>,
     ) -> Result<(), Error> {
-        self.forward_held(on, params, 0..m, skip)
+        self.forward_held(queue, params, 0..m, skip)
     }
 
     /// Runs some samples of a minibatch forward.
@@ -175,24 +182,24 @@ impl DeviceNet {
     /// `write` writes the observations of a part of them.
     pub(crate) fn forward_samples(
         &mut self,
-        on: (&Stream, &LearnerKernels),
+        queue: Queue<'_>,
         params: &View<'_, f32>,
         samples: Range<usize>,
         write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
     ) -> Result<(), Error> {
-        parts(samples, self.held).try_for_each(|part| self.forward_part(on, params, part, &write))
+        parts(samples, self.held).try_for_each(|part| self.forward_part(queue, params, part, &write))
     }
 
     fn forward_part(
         &mut self,
-        on: (&Stream, &LearnerKernels),
+        queue: Queue<'_>,
         params: &View<'_, f32>,
         part: Range<usize>,
         write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
     ) -> Result<(), Error> {
         let len = part.len() * (self.inputs.len() / self.held);
         write(part.clone(), &self.inputs.view_mut().into_slice(0..len))?;
-        self.forward_held(on, params, part, None)
+        self.forward_held(queue, params, part, None)
     }
 
     /// Writes partial gradients of some slices of a minibatch.
@@ -201,7 +208,7 @@ impl DeviceNet {
     /// [`DeviceNet::forward_samples`] has run. `write` writes the same observations again.
     pub(crate) fn gradient(
         &mut self,
-        on: (&Stream, &LearnerKernels),
+        queue: Queue<'_>,
         params: &View<'_, f32>,
         (slices, minibatch): (Range<usize>, &MinibatchSlices),
         partial: &mut ViewMut<'_, f32>,
@@ -212,9 +219,9 @@ impl DeviceNet {
         for (part, of) in parts(slices.clone(), together).flat_map(|slices| minibatch.parts(slices)) {
             let samples = minibatch.samples(part.clone());
             if samples.start < self.holds.start || samples.end > self.holds.end {
-                self.forward_part(on, params, samples.clone(), &write)?;
+                self.forward_part(queue, params, samples.clone(), &write)?;
             }
-            self.backward(on, params, (samples, &of), &mut partial.slice_mut(row(part.start)..row(part.end)))?;
+            self.backward(queue, params, (samples, &of), &mut partial.slice_mut(row(part.start)..row(part.end)))?;
         }
         Ok(())
     }
@@ -222,7 +229,7 @@ impl DeviceNet {
     /// Runs the samples in `inputs` forward, except through chain `skip`.
     fn forward_held(
         &mut self,
-        (stream, kernels): (&Stream, &LearnerKernels),
+        Queue { stream, kernels }: Queue<'_>,
         params: &View<'_, f32>,
         samples: Range<usize>,
         skip: Option<usize>,
@@ -256,7 +263,7 @@ impl DeviceNet {
     /// `slices` are those of the samples, whose rows are the first ones of `partial`.
     fn backward(
         &mut self,
-        (stream, kernels): (&Stream, &LearnerKernels),
+        Queue { stream, kernels }: Queue<'_>,
         params: &View<'_, f32>,
         (samples, slices): (Range<usize>, &MinibatchSlices),
         partial: &mut ViewMut<'_, f32>,

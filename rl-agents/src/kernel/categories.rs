@@ -297,11 +297,18 @@ mod tests {
                             let (actor, critic) = policies[i].chains();
                             let loss = Squares { heads: [(actor, 3), (critic, 1)] };
                             let network = policies[i].network();
-                            let (_, net, packed) = network.kernel().unwrap();
+                            let crate::kernel::net::PackedNet { net, packed, .. } = network.kernel().unwrap();
                             let samples = network.samples(ObsSlice::F32(&obs[i]), None);
                             let (pool, mut gradient) = (Pool::new(2).unwrap(), vec![f32::NAN; policies[i].params().len()]);
                             let mut slices = Slices::new();
-                            let done = slices.gradient((isa, net, packed), samples, n, Threads::of(&pool), &loss, &mut gradient);
+                            let done = slices.gradient(
+                                crate::kernel::net::PackedNet { isa, net, packed },
+                                samples,
+                                n,
+                                Threads::of(&pool),
+                                &loss,
+                                &mut gradient,
+                            );
                             done.map(drop).unwrap();
                             bits(&gradient)
                         });

@@ -9,7 +9,7 @@ use rl_envs::{Isa, Pool};
 
 use crate::kernel::aligned::Aligned;
 use crate::kernel::gradient::Slices;
-use crate::kernel::net::Net;
+use crate::kernel::net::{Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
 use crate::kernel::tile::{Tile, TileLoss, Workspace, forward};
 use crate::probe::Threads;
@@ -53,6 +53,12 @@ fn contiguous<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Resu
     }
 }
 
+impl Fused {
+    fn packed<'a>(&'a self, packed: &'a [f32]) -> PackedNet<'a> {
+        PackedNet { isa: self.isa, net: &self.net, packed }
+    }
+}
+
 impl CustomOp2 for Fused {
     fn name(&self) -> &'static str {
         "fused"
@@ -70,7 +76,7 @@ impl CustomOp2 for Fused {
         let (mut packed, mut outputs) = (Aligned::zeros(self.net.packed_len), vec![0.0; b * width]);
         self.net.pack(params, &mut packed, Threads::of(&Pool::default()));
         let samples = Samples { obs: ObsSlice::F32(obs), scale: 1.0, normalizer: None, rows: None };
-        forward((self.isa, &self.net, &packed), samples, b, None, &mut Workspace::forward(&self.net), |tile: &mut Tile<'_>| {
+        forward(self.packed(&packed), samples, b, None, &mut Workspace::forward(&self.net), |tile: &mut Tile<'_>| {
             let (samples, mut column) = (tile.samples(), [0.0; TILE]);
             for j in 0..width {
                 let (chain, output) = if j < self.n_actions { (self.chains.0, j) } else { (self.chains.1, 0) };
@@ -96,7 +102,7 @@ impl CustomOp2 for Fused {
         let samples = Samples { obs: ObsSlice::F32(&rows), scale: 1.0, normalizer: None, rows: None };
         let loss = GivenGradient { grad: &grad, chains: self.chains, n_actions: self.n_actions };
         let pool = Pool::new(1).map_err(candle_core::Error::wrap)?;
-        let kernel = (self.isa, &self.net, &packed[..]);
+        let kernel = self.packed(&packed);
         let n = rows.len() / self.obs_len;
         let gradients = Slices::new().gradient(kernel, samples, n, Threads::of(&pool), &loss, &mut gradient).map(drop);
         gradients.map_err(candle_core::Error::wrap)?;

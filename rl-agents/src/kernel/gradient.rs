@@ -6,13 +6,13 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use rl_envs::isa::{Isa, Set, Work, dispatch};
+use rl_envs::isa::{Set, Work, dispatch};
 
 use crate::Error;
 use crate::kernel::aligned::Aligned;
 use crate::kernel::gemm::pad;
 use crate::kernel::layered::{self, Layered};
-use crate::kernel::net::Net;
+use crate::kernel::net::PackedNet;
 use crate::kernel::samples::Samples;
 use crate::kernel::slices::{self, BatchSlice, MAX_SLICES};
 use crate::kernel::tile::{self, Stats, TileLoss, Workspace};
@@ -68,7 +68,7 @@ impl<S: Stats> Slices<S> {
     /// [`Error::PeerEnded`].
     pub(crate) fn gradient<'s, L: TileLoss<S>>(
         &'s mut self,
-        (isa, net, packed): (Isa, &Net, &[f32]),
+        PackedNet { isa, net, packed }: PackedNet<'_>,
         samples: Samples<'_>,
         n: usize,
         threads: Threads<'_>,
@@ -87,7 +87,7 @@ impl<S: Stats> Slices<S> {
         if let Some(mut exchange) = self.exchange.take_if(|_| count > 1) {
             let (own, subtrees) = exchange.begin(count);
             for subtree in subtrees {
-                self.subtree((isa, net, packed), samples, subtree, threads, loss, gradient);
+                self.subtree(PackedNet { isa, net, packed }, samples, subtree, threads, loss, gradient);
                 exchange.push(gradient);
             }
             self.slices[own].iter().for_each(|slice| slice.stats.write(exchange.stats_mut()));
@@ -96,7 +96,7 @@ impl<S: Stats> Slices<S> {
             threads.report(Stage::Sum);
             self.exchange = Some(exchange);
         } else {
-            self.subtree((isa, net, packed), samples, 0..count, threads, loss, gradient);
+            self.subtree(PackedNet { isa, net, packed }, samples, 0..count, threads, loss, gradient);
         }
         Ok(self.slices[..count].iter().map(|slice| &slice.stats))
     }
@@ -104,7 +104,7 @@ impl<S: Stats> Slices<S> {
     /// Writes the gradient of neighbouring slices, whose number is a power of two.
     fn subtree<L: TileLoss<S>>(
         &mut self,
-        (isa, net, packed): (Isa, &Net, &[f32]),
+        PackedNet { isa, net, packed }: PackedNet<'_>,
         samples: Samples<'_>,
         slices: Range<usize>,
         threads: Threads<'_>,
@@ -112,16 +112,16 @@ impl<S: Stats> Slices<S> {
         gradient: &mut [f32],
     ) {
         if layered::suits(net) {
-            self.layered.gradient((isa, net, packed), samples, &mut self.slices[slices], threads, loss, gradient);
+            self.layered.gradient(PackedNet { isa, net, packed }, samples, &mut self.slices[slices], threads, loss, gradient);
         } else {
-            self.tiles((isa, net, packed), samples, slices, threads, loss, gradient);
+            self.tiles(PackedNet { isa, net, packed }, samples, slices, threads, loss, gradient);
         }
     }
 
     /// Writes the gradient of some slices, tile by tile.
     fn tiles<L: TileLoss<S>>(
         &mut self,
-        (isa, net, packed): (Isa, &Net, &[f32]),
+        PackedNet { isa, net, packed }: PackedNet<'_>,
         samples: Samples<'_>,
         slices: Range<usize>,
         threads: Threads<'_>,
@@ -141,7 +141,7 @@ impl<S: Stats> Slices<S> {
         threads.each(Stage::Backward, &mut passes[..count], &|pass| {
             if let Some((grads, slice)) = pass {
                 let scratch = (&mut *unused(&self.workspaces), &mut grads[..]);
-                tile::backward((isa, net, packed), samples, slice, scratch, loss, threads.probe);
+                tile::backward(PackedNet { isa, net, packed }, samples, slice, scratch, loss, threads.probe);
             }
         });
         let (first, rest) = all_grads.split_at_mut(1);
@@ -208,6 +208,7 @@ mod tests {
     use crate::ranks::tests::on_ranks;
     use crate::{Activation, ActorCritic, NetConfig};
     use rl_buffer::ObsSlice;
+    use rl_envs::Isa;
     use rl_envs::{ActionSpace, Pool, Purpose, Rng, Space};
 
     /// Half the sum of the squared outputs, counting the samples.
@@ -271,7 +272,7 @@ mod tests {
                         let mut slices = Slices::new();
                         let range = |i: usize| i * n / count..(i + 1) * n / count;
                         slices.slices = (0..count).map(|i| BatchSlice { range: range(i), stats: 0 }).collect();
-                        let kernel = (isa, kernel.1, kernel.2);
+                        let kernel = PackedNet { isa, ..kernel };
                         if layered {
                             let Slices { slices, layered, .. } = &mut slices;
                             layered.gradient(kernel, samples, slices, Threads::of(&pool), &loss, &mut gradient);
@@ -307,7 +308,7 @@ mod tests {
             let (actor, critic) = policy.chains();
             let loss = Squares { heads: [(actor, 3), (critic, 1)] };
             let kernel = policy.network().kernel().unwrap();
-            assert_eq!(layered::suits(kernel.1), wide);
+            assert_eq!(layered::suits(kernel.net), wide);
             let work = |mut shared: Slices<usize>| {
                 let pool = Pool::new(1).unwrap();
                 // Small and large minibatches in turn, as buffers are kept.

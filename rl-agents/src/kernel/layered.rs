@@ -7,12 +7,12 @@
 
 use std::ops::Range;
 
-use rl_envs::isa::{Isa, Set, Work, dispatch};
+use rl_envs::isa::{Set, Work, dispatch};
 
 use crate::kernel::aligned::Aligned;
 use crate::kernel::dense::{BLOCK, Dense, GradPart};
 use crate::kernel::gemm::{Init, PANEL, Rows, panels};
-use crate::kernel::net::Net;
+use crate::kernel::net::{Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
 use crate::kernel::slices::{BatchSlice, MAX_SLICES};
 use crate::kernel::tile::{SliceLoss, Stats, Tile, TileLoss, visit};
@@ -125,7 +125,7 @@ impl Layered {
     /// Writes the gradient (P) of the summed loss of the samples of all slices.
     pub(crate) fn gradient<S: Stats, L: TileLoss<S>>(
         &mut self,
-        kernel: (Isa, &Net, &[f32]),
+        kernel: PackedNet<'_>,
         samples: Samples<'_>,
         slices: &mut [BatchSlice<S>],
         threads: Threads<'_>,
@@ -134,7 +134,7 @@ impl Layered {
     ) {
         let chunks = chunks(slices.iter().map(|slice| &slice.range));
         let n = slices.iter().map(|slice| slice.range.len()).sum::<usize>();
-        self.reserve(kernel.1, n.min(CHUNK), chunks.len() > 1);
+        self.reserve(kernel.net, n.min(CHUNK), chunks.len() > 1);
         for (i, chunk) in chunks.iter().enumerate() {
             self.activations(kernel, samples, slices, threads, loss, chunk);
             self.weights(kernel, threads, chunk, (chunks.len() > 1, i + 1 == chunks.len()), gradient);
@@ -144,7 +144,7 @@ impl Layered {
     /// Computes a chunk's outputs, and the gradients of every layer's sums.
     fn activations<S: Stats, L: TileLoss<S>>(
         &mut self,
-        (isa, net, packed): (Isa, &Net, &[f32]),
+        PackedNet { isa, net, packed }: PackedNet<'_>,
         samples: Samples<'_>,
         slices: &mut [BatchSlice<S>],
         threads: Threads<'_>,
@@ -212,7 +212,7 @@ impl Layered {
     /// The gradient is complete after the last chunk.
     fn weights(
         &mut self,
-        (isa, net, _): (Isa, &Net, &[f32]),
+        PackedNet { isa, net, .. }: PackedNet<'_>,
         threads: Threads<'_>,
         chunk: &[SliceTile],
         (several, last): (bool, bool),

@@ -188,6 +188,15 @@ pub(crate) struct Lens {
     pub(crate) sample: usize,
 }
 
+/// A network with its packed parameters, for an instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedNet<'a> {
+    pub(crate) isa: Isa,
+    pub(crate) net: &'a Net,
+    /// Parameters in the layout of the kernel.
+    pub(crate) packed: &'a [f32],
+}
+
 /// Networks with their current parameters, and the instruction set to run with.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
@@ -215,9 +224,8 @@ impl Kernel {
         self.net.pack(params, &mut self.packed, threads);
     }
 
-    /// Returns the kernel as arguments of [`forward`](crate::kernel::tile::forward) and
-    /// [`Slices::gradient`](crate::kernel::gradient::Slices::gradient).
-    pub(crate) fn view(&self) -> (Isa, &Net, &[f32]) {
-        (self.isa, &self.net, &self.packed)
+    /// Borrows the network with its parameters.
+    pub(crate) fn view(&self) -> PackedNet<'_> {
+        PackedNet { isa: self.isa, net: &self.net, packed: &self.packed }
     }
 }

@@ -15,7 +15,7 @@ use rl_envs::isa::{Isa, Set, Work, dispatch};
 use crate::kernel::aligned::Aligned;
 use crate::kernel::conv::ConvWorkspace;
 use crate::kernel::gemm::{Init, PANEL, Rows, panels};
-use crate::kernel::net::{Chain, Net};
+use crate::kernel::net::{Chain, Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
 use crate::kernel::slices::BatchSlice;
 use crate::probe::{Probe, Stage, report};
@@ -170,7 +170,7 @@ impl<S, L: TileLoss<S>> EachTile for SliceLoss<'_, L, S> {
 ///
 /// Skips chain `skip`; no other chain may start from it.
 pub(crate) fn forward<F: EachTile>(
-    (isa, net, packed): (Isa, &Net, &[f32]),
+    PackedNet { isa, net, packed }: PackedNet<'_>,
     samples: Samples<'_>,
     n: usize,
     skip: Option<usize>,
@@ -188,7 +188,7 @@ pub(crate) fn forward<F: EachTile>(
 ///
 /// Writes its gradient to `grads`, as the layers compute it.
 pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
-    (isa, net, packed): (Isa, &Net, &[f32]),
+    PackedNet { isa, net, packed }: PackedNet<'_>,
     samples: Samples<'_>,
     BatchSlice { range, stats }: &mut BatchSlice<S>,
     (workspace, grads): (&mut Workspace, &mut [f32]),

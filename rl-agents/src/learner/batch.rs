@@ -17,7 +17,7 @@ use crate::probe::Threads;
 use crate::{ActorCritic, Error};
 
 /// Samples of a rollout as tensors, for losses written in candle.
-pub struct Batch {
+pub struct TensorBatch {
     /// Observations, scaled and normalized: (B, D) f32.
     pub obs: Tensor,
     /// Legal actions: (B, A) u8.
@@ -34,7 +34,7 @@ pub struct Batch {
     pub returns: Tensor,
 }
 
-impl Batch {
+impl TensorBatch {
     /// Gathers the samples `rows`, numbered from (0, 0), with their advantages.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ pub(crate) trait SampleLoss: Sync {
 impl Minibatch<'_> {
     /// Returns samples and rewards as tensors, for a dump.
     pub(crate) fn tensors(&self, policy: &ActorCritic) -> Result<Vec<NamedTensor>, Error> {
-        let batch = Batch::gather(policy, self.rollout, self.targets, self.rows, self.advantages)?;
+        let batch = TensorBatch::gather(policy, self.rollout, self.targets, self.rows, self.advantages)?;
         let rewards = self.rollout.rewards().to_slice().expect(CONTIGUOUS);
         let rewards: Vec<f32> = self.rows.iter().map(|&row| rewards[row as usize]).collect();
         let rewards = Tensor::from_vec(rewards, self.rows.len(), &Device::Cpu)?;

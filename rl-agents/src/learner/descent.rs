@@ -13,6 +13,7 @@ use crate::collect::device::DeviceCollector;
 use crate::device::descent::{DeviceDescent, lock};
 use crate::device::times::DeviceWatch;
 use crate::kernel::gradient::Slices;
+use crate::kernel::net::PackedNet;
 use crate::learner::Plan;
 use crate::learner::batch::{Minibatch, Parts, TileSums};
 use crate::learner::optim::{Optimizer, Rule, StepCount};
@@ -187,7 +188,7 @@ impl Descent {
     /// [`Error::Device`], for instance without memory or without kernels for the environment.
     pub(crate) fn collector(&self, env: &str, seed: u64, ranks: Option<&Arc<dyn Ranks>>) -> Result<DeviceCollector, Error> {
         match (&self.device, self.policy.network().kernel()) {
-            (Some(device), Some((_, net, _))) => DeviceCollector::new(device, net, env, seed, ranks),
+            (Some(device), Some(PackedNet { net, .. })) => DeviceCollector::new(device, net, env, seed, ranks),
             _ => Err(Error::NoDevice),
         }
     }

@@ -57,7 +57,7 @@ impl Targets {
         let mut next_values = Array2::zeros(rollout.values().dim());
         rollout.next_values(&final_values, next_values.view_mut());
         let mut advantages = Array2::zeros(rollout.values().dim());
-        let steps = returns::Steps { rewards, ..rollout.steps(next_values.view()) };
+        let steps = returns::Outcomes { rewards, ..rollout.outcomes(next_values.view()) };
         returns::gae(&steps, rollout.values(), gamma, lambda, advantages.view_mut());
         let returns = &advantages + &rollout.values();
         let [advantages, returns, values] = [advantages, returns, rollout.values().to_owned()].map(flat);
@@ -84,7 +84,7 @@ impl Targets {
         policy.values(last_obs, last_values.as_slice_mut().expect(CONTIGUOUS), &mut scratch)?;
         let [mut next_values, mut advantages, mut returns] = [(); 3].map(|()| Array2::zeros((n_steps, n_envs)));
         rollout.next_values_of(values.view(), last_values.view(), &final_values, next_values.view_mut());
-        let steps = returns::Steps { rewards, ..rollout.steps(next_values.view()) };
+        let steps = returns::Outcomes { rewards, ..rollout.outcomes(next_values.view()) };
         let discounts = (gamma, lambda);
         returns::vtrace(&steps, values.view(), ratios.view(), discounts, advantages.view_mut(), returns.view_mut());
         let weights = if corrected { flat(ratios.mapv(returns::rho)) } else { Vec::new() };
@@ -230,7 +230,7 @@ fn normalize(advantages: &mut [f32]) {
 mod tests {
     use super::*;
     use crate::fixture;
-    use crate::learner::batch::Batch;
+    use crate::learner::batch::TensorBatch;
     use crate::{Collector, LearnerKind};
     use candle_core::{Device, Tensor};
     use rl_envs::cartpole::CartPole;
@@ -272,7 +272,7 @@ mod tests {
             let corrected = refresh == Refresh::VTrace;
             let ratios = if corrected { ratios(&log_probs, &rollout) } else { Array2::ones(shape) };
             let [mut advantages, mut returns] = [(); 2].map(|()| Array2::zeros(shape));
-            let steps = rollout.steps(next_values.view());
+            let steps = rollout.outcomes(next_values.view());
             returns::vtrace(&steps, values.view(), ratios.view(), (0.99, 0.95), advantages.view_mut(), returns.view_mut());
             let rewards = rollout.rewards();
             let found = Targets::off_policy(&fused, &rollout, rewards, (0.99, 0.95), refresh, &pool).unwrap();
@@ -296,7 +296,7 @@ mod tests {
                 let (log_probs, values) = judge(&fused, rollout, true, &Pool::new(2).unwrap()).unwrap();
                 let found = ratios(&log_probs, rollout);
                 let rows: Vec<u32> = (0..32).collect();
-                let batch = Batch::gather(&policy, rollout, minibatch.targets, &rows, &[0.0; 32]).unwrap();
+                let batch = TensorBatch::gather(&policy, rollout, minibatch.targets, &rows, &[0.0; 32]).unwrap();
                 let params = Tensor::new(policy.params(), &Device::Cpu).unwrap();
                 let (outputs, expected_values) = policy.forward(&params, &batch.obs).unwrap();
                 let distribution = policy.distribution().of_batch(&params, &outputs, batch.masks.as_ref()).unwrap();

@@ -7,6 +7,7 @@ use rl_buffer::ObsSlice;
 use rl_envs::{ActionSpace, Actions, Isa, Purpose, Space, rng};
 
 use crate::kernel::fused::Fused;
+use crate::kernel::net::PackedNet;
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{self, Workspace};
 use crate::network::normalize::Moments;
@@ -195,7 +196,9 @@ impl ActorCritic {
     /// # Errors
     /// Errors of candle; an error if the learner is the reference.
     pub fn forward_fused(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
-        let Some((isa, net, _)) = self.network.kernel() else { candle_core::bail!("the reference learner has no kernel") };
+        let Some(PackedNet { isa, net, .. }) = self.network.kernel() else {
+            candle_core::bail!("the reference learner has no kernel")
+        };
         let (n_actions, obs_len) = (self.n_actions, self.network.obs_len());
         let op = Fused { isa, net: net.clone(), chains: self.chains(), n_actions, obs_len };
         let outputs = params.apply_op2(obs, op)?;
@@ -347,7 +350,7 @@ impl Policy for ActorCritic {
 
     fn values_apart(&self) -> bool {
         let (_, critic) = self.chains();
-        self.network.kernel().is_some_and(|(_, net, _)| net.conv.is_none() && net.chains[critic].from.is_none())
+        self.network.kernel().is_some_and(|PackedNet { net, .. }| net.conv.is_none() && net.chains[critic].from.is_none())
     }
 
     fn weights(&self) -> Weights<'_> {

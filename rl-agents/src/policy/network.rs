@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::categories::Categories;
 use crate::kernel::conv::Conv;
-use crate::kernel::net::{Kernel, Net};
+use crate::kernel::net::{Kernel, Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
 use crate::kernel::tile::Workspace;
 use crate::network::activation::Activation;
@@ -356,7 +356,7 @@ impl Network {
     }
 
     /// Returns the kernel with the current parameters, if it is the learner.
-    pub(crate) fn kernel(&self) -> Option<(Isa, &Net, &[f32])> {
+    pub(crate) fn kernel(&self) -> Option<PackedNet<'_>> {
         self.kernel.as_ref().map(Kernel::view)
     }
 

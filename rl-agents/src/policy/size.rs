@@ -103,7 +103,7 @@ mod tests {
                 let size = ActorCritic::size(&obs, &actions, &net).unwrap();
                 let policy = ActorCritic::unset(&obs, &actions, &net).unwrap();
                 assert_eq!(size.params, 4 * policy.params().len() as u64);
-                let (_, _, packed) = policy.network().kernel().unwrap();
+                let packed = policy.network().kernel().unwrap().packed;
                 assert_eq!(size.policy - size.params, 4 * packed.len() as u64);
                 let network = QNetwork::unset(&obs, &actions, &net, shared_trunk).unwrap();
                 let size = QNetwork::size(&obs, &actions, &net, shared_trunk).unwrap();

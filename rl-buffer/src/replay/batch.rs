@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rl_cuda::{Buffer, Device, Stream, View};
-use rl_envs::{ActionKind, Actions, Obs, visit};
+use rl_envs::{ActionKind, Actions, Obs, Rng, visit};
 
 use crate::slab::{Layout, Memory, Slab, Span};
 use crate::{Error, TransitionShape};
@@ -91,6 +91,8 @@ pub struct Batch {
     slab: Slab,
     spans: Spans,
     pub(crate) drawn_at: u64,
+    /// Random words of the latest draw, one per transition.
+    words: Vec<u32>,
     /// Hash table of drawn indices, for drawing without replacement.
     pub(crate) seen: Vec<u32>,
     /// Positions of the draws in the sum of all priorities.
@@ -121,7 +123,7 @@ impl Batch {
         crate::memory::check(len, each, 0)?;
         let (spans, layout) = spans(shape, len);
         let slab = Slab::new(&layout, memory)?;
-        let mut batch = Self { slab, spans, drawn_at: 0, seen: Vec::new(), targets: Vec::new() };
+        let mut batch = Self { slab, spans, drawn_at: 0, words: Vec::new(), seen: Vec::new(), targets: Vec::new() };
         batch.columns_mut().weights.fill(1.0);
         Ok(batch)
     }
@@ -131,6 +133,16 @@ impl Batch {
     #[must_use]
     pub fn len(&self) -> usize {
         self.spans.indices.len()
+    }
+
+    /// Lends the batch with new random words, one per transition.
+    pub(crate) fn with_words<R>(&mut self, rng: &mut Rng, draw: impl FnOnce(&[u32], &mut Self) -> R) -> R {
+        let mut words = std::mem::take(&mut self.words);
+        words.clear();
+        words.extend((0..self.len()).map(|_| rng.next_u32()));
+        let drawn = draw(&words, self);
+        self.words = words;
+        drawn
     }
 
     /// Number of transitions added to the buffer before these were drawn.

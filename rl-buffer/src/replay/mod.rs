@@ -35,7 +35,7 @@ use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
 
-use rl_envs::{ActionSliceMut, ObsSliceMut, rng};
+use rl_envs::{ActionSliceMut, ObsSliceMut, Rng, rng};
 
 use crate::memory::check_against;
 use crate::replay::batch::TransitionSlicesMut;
@@ -51,6 +51,33 @@ const LINE: usize = 16;
 const AHEAD: usize = 4096;
 
 /// A ring of transitions, the newest of which replace the oldest.
+///
+/// ```
+/// use rl_buffer::{Batch, ReplayBuffer, TransitionShape};
+/// use rl_envs::{Purpose, RandomActions, Rng, Steps, SyncVecEnv, VecEnv, cartpole::CartPole};
+///
+/// let mut envs = SyncVecEnv::new(4, CartPole::default());
+/// let shape = TransitionShape::new(4, envs.observation_space(), envs.action_space(), 1, 0.99);
+/// let (mut replay, mut batch) = (ReplayBuffer::new(shape, 10_000)?, Batch::new(&shape, 32)?);
+/// let mut random = RandomActions::new(7, 4, envs.action_space());
+/// let mut steps = Steps::new(&envs);
+/// envs.reset(7, &mut steps)?;
+/// for _ in 0..64 {
+///     let obs = steps.obs.clone(); // the policy acts on these
+///     random.fill(steps.actions.as_mut_slice());
+///     envs.step(&mut steps)?;
+///     replay.push(obs.as_slice(), &steps.view())?;
+/// }
+/// replay.sample_with(&mut Rng::new(7, 0, 0, Purpose::Replay), &mut batch)?;
+/// assert_eq!(batch.columns().rewards, [1.0; 32]);
+///
+/// let mut bytes = Vec::new();
+/// replay.save(&mut bytes)?;
+/// let mut again = ReplayBuffer::new(shape, 10_000)?;
+/// again.restore(&mut &bytes[..])?;
+/// assert_eq!(again.len(), 256);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ReplayBuffer {
     shape: TransitionShape,
@@ -536,6 +563,17 @@ impl ReplayBuffer {
         self.draw(words, batch)?;
         self.gather(batch);
         Ok(())
+    }
+
+    /// Draws a batch uniformly with replacement, with random words of `rng`.
+    ///
+    /// # Errors
+    /// [`Error::TooFew`] if the buffer is empty.
+    ///
+    /// # Panics
+    /// If the batch has another shape.
+    pub fn sample_with(&self, rng: &mut Rng, batch: &mut Batch) -> Result<(), Error> {
+        batch.with_words(rng, |words, batch| self.sample(words, batch))
     }
 
     /// Draws the indices and weights of [`ReplayBuffer::sample`] alone.

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use rl_envs::math;
+use rl_envs::{Rng, math};
 
 use crate::memory::filled;
 use crate::replay::sum_tree::check_priority;
@@ -168,6 +168,17 @@ impl PrioritizedReplayBuffer {
         Ok(())
     }
 
+    /// Draws a batch in proportion to priorities, with random words of `rng`.
+    ///
+    /// # Errors
+    /// Those of [`PrioritizedReplayBuffer::sample`].
+    ///
+    /// # Panics
+    /// If the batch has another shape.
+    pub fn sample_with(&self, rng: &mut Rng, beta: f32, batch: &mut Batch) -> Result<(), Error> {
+        batch.with_words(rng, |words, batch| self.sample(words, beta, batch))
+    }
+
     /// Draws the indices and weights of [`PrioritizedReplayBuffer::sample`] alone.
     ///
     /// A [`DeviceReplay`](crate::DeviceReplay) gathers their transitions.
@@ -207,6 +218,17 @@ impl PrioritizedReplayBuffer {
         batch.targets = targets;
         batch.drawn_at = self.replay.added();
         Ok(())
+    }
+
+    /// Sets the priorities of a batch's transitions from their errors, (B).
+    ///
+    /// # Errors
+    /// Those of [`PrioritizedReplayBuffer::update_priorities`].
+    ///
+    /// # Panics
+    /// If the number of errors differs from the batch size.
+    pub fn update(&mut self, batch: &Batch, errors: &[f32]) -> Result<usize, Error> {
+        self.update_priorities(batch.columns().indices, batch.drawn_at(), errors)
     }
 
     /// Sets the priorities of drawn transitions from their errors, of either sign.

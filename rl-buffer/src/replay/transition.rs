@@ -4,7 +4,7 @@
 //! observation and, if there are masks, the actions legal there. Transitions have no flags: after termination the discount is 0,
 //! after truncation the next observation is the final one.
 
-use rl_envs::{ActionKind, ActionSlice, Dtype, ObsRows, ObsSlice, StepLens, StepSlices, visit};
+use rl_envs::{ActionKind, ActionSlice, ActionSpace, Dtype, ObsRows, ObsSlice, Space, StepLens, StepSlices, visit};
 
 use crate::Error;
 use crate::memory::filled;
@@ -32,6 +32,13 @@ pub struct TransitionShape {
 }
 
 impl TransitionShape {
+    /// Shape of transitions of `n_step` steps of `n_envs` environments of these spaces.
+    #[must_use]
+    pub fn new(n_envs: usize, obs: &Space, actions: &ActionSpace, n_step: usize, gamma: f32) -> Self {
+        let stack = if obs.dtype() == Dtype::U8 { obs.stack() } else { 1 };
+        Self { n_envs, obs_len: obs.len(), obs: obs.dtype(), stack, actions: actions.kind(), n_step, gamma }
+    }
+
     /// Words of an action: A if continuous.
     pub(crate) fn action_len(&self) -> usize {
         match self.actions {

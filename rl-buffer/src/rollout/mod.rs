@@ -678,13 +678,8 @@ impl Rollout {
 
     /// Returns the columns that targets are computed from.
     #[must_use]
-    pub fn steps<'a>(&'a self, next_values: ArrayView2<'a, f32>) -> crate::rollout::returns::Steps<'a> {
-        crate::rollout::returns::Steps {
-            rewards: self.rewards(),
-            terminated: self.terminated(),
-            truncated: self.truncated(),
-            next_values,
-        }
+    pub fn outcomes<'a>(&'a self, next_values: ArrayView2<'a, f32>) -> returns::Outcomes<'a> {
+        returns::Outcomes { rewards: self.rewards(), terminated: self.terminated(), truncated: self.truncated(), next_values }
     }
 }
 

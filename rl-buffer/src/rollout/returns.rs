@@ -6,9 +6,9 @@
 
 use ndarray::{ArrayView2, ArrayViewMut2};
 
-/// Steps of N environments, all (T, N).
+/// Outcomes of N environments, all (T, N).
 #[derive(Clone, Copy, Debug)]
-pub struct Steps<'a> {
+pub struct Outcomes<'a> {
     /// Rewards.
     pub rewards: ArrayView2<'a, f32>,
     /// 1 where the task is over.
@@ -21,7 +21,7 @@ pub struct Steps<'a> {
     pub next_values: ArrayView2<'a, f32>,
 }
 
-impl Steps<'_> {
+impl Outcomes<'_> {
     /// Value of the future of step t of column n.
     #[inline(always)]
     fn bootstrap(&self, at: [usize; 2]) -> f32 {
@@ -51,7 +51,7 @@ impl Steps<'_> {
 ///
 /// # Panics
 /// If the arrays differ in shape.
-pub fn gae(steps: &Steps<'_>, values: ArrayView2<'_, f32>, gamma: f32, lambda: f32, mut advantages: ArrayViewMut2<'_, f32>) {
+pub fn gae(steps: &Outcomes<'_>, values: ArrayView2<'_, f32>, gamma: f32, lambda: f32, mut advantages: ArrayViewMut2<'_, f32>) {
     steps.assert_shape(values.shape());
     steps.assert_shape(advantages.shape());
     let (n_steps, n_envs) = values.dim();
@@ -81,7 +81,7 @@ pub fn gae(steps: &Steps<'_>, values: ArrayView2<'_, f32>, gamma: f32, lambda: f
 /// # Panics
 /// If the arrays differ in shape.
 pub fn vtrace(
-    steps: &Steps<'_>,
+    steps: &Outcomes<'_>,
     values: ArrayView2<'_, f32>,
     ratios: ArrayView2<'_, f32>,
     (gamma, lambda): (f32, f32),
@@ -120,7 +120,7 @@ pub fn rho(ratio: f32) -> f32 {
 ///
 /// # Panics
 /// If the arrays differ in shape or `n` is 0.
-pub fn n_step_returns(steps: &Steps<'_>, n: usize, gamma: f32, mut returns: ArrayViewMut2<'_, f32>) {
+pub fn n_step_returns(steps: &Outcomes<'_>, n: usize, gamma: f32, mut returns: ArrayViewMut2<'_, f32>) {
     assert!(n > 0, "at least one step");
     steps.assert_shape(returns.shape());
     let (n_steps, n_envs) = steps.rewards.dim();
@@ -171,13 +171,13 @@ mod tests {
     ///
     /// The values of the observations acted on are 8, 4, 2, of the following ones 4, 2, 6. An episode that ends at the second
     /// step has a final observation with value 10.
-    fn case<R>(f: impl FnOnce(&Steps<'_>, ArrayView2<'_, f32>) -> R) -> R {
+    fn case<R>(f: impl FnOnce(&Outcomes<'_>, ArrayView2<'_, f32>) -> R) -> R {
         let rewards = array![[1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0], [4.0, 4.0, 4.0, 4.0]];
         let values = array![[8.0, 8.0, 8.0, 8.0], [4.0, 4.0, 4.0, 4.0], [2.0, 2.0, 2.0, 2.0]];
         let next_values = array![[4.0, 4.0, 4.0, 4.0], [2.0, f32::NAN, 10.0, f32::NAN], [6.0, 6.0, 6.0, 6.0]];
         let terminated = array![[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]];
         let truncated = array![[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]];
-        let steps = Steps {
+        let steps = Outcomes {
             rewards: rewards.view(),
             terminated: terminated.view(),
             truncated: truncated.view(),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     /// Sum of eq. 1 of IMPALA, term by term.
-    fn vtrace_return(steps: &Steps<'_>, values: ArrayView2<'_, f32>, ratios: ArrayView2<'_, f32>, t: usize, n: usize) -> f64 {
+    fn vtrace_return(steps: &Outcomes<'_>, values: ArrayView2<'_, f32>, ratios: ArrayView2<'_, f32>, t: usize, n: usize) -> f64 {
         let (gamma, lambda) = (0.9, 0.8);
         let (mut sum, mut weight) = (f64::from(values[[t, n]]), 1.0);
         for u in t..values.nrows() {
@@ -281,7 +281,7 @@ mod tests {
         let (rewards, values, next_values, ratios) = (random(-1.0, 1.0), random(-2.0, 2.0), random(-2.0, 2.0), random(0.0, 2.0));
         let (terminated, truncated) =
             (random(0.0, 1.0).mapv(|x| u8::from(x < 0.1)), random(0.0, 1.0).mapv(|x| u8::from(x < 0.1)));
-        let steps = Steps {
+        let steps = Outcomes {
             rewards: rewards.view(),
             terminated: terminated.view(),
             truncated: truncated.view(),

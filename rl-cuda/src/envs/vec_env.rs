@@ -80,9 +80,7 @@ impl DeviceSteps {
         action_space: &ActionSpace,
     ) -> Result<Self, Error> {
         let lens = StepLens::batch(n_steps * n_envs, observation_space, action_space);
-        let columns =
-            lens.try_map(|len| Buffer::zeros(device, len), |len| Buffer::zeros(device, len), |len| Buffer::zeros(device, len))?;
-        Ok(Self { n_steps, columns })
+        Ok(Self { n_steps, columns: visit!(Steps, lens, |len| Buffer::zeros(device, len)?) })
     }
 
     /// Returns the number of steps.

@@ -176,6 +176,14 @@ impl Drop for Team {
 }
 
 impl Pool {
+    /// Starts a pool with a thread for each core that this process may use.
+    ///
+    /// # Errors
+    /// [`Error::Threads`] if the system refuses to start a thread.
+    pub fn all_cores() -> Result<Self, Error> {
+        Self::new(std::thread::available_parallelism().map_or(1, usize::from))
+    }
+
     /// Starts a pool of `n_threads` threads, including the caller's.
     ///
     /// With one thread, everything runs on the calling thread.

@@ -4,8 +4,6 @@
 //! rollout, and memory of a device. Columns are flat: an environment's elements are contiguous, environments follow one another,
 //! and steps follow one another.
 
-use std::convert::Infallible;
-
 use crate::{ActionKind, ActionSpace, Actions, Dtype, Error, Obs, ObsSliceMut, Space, visit};
 
 /// Columns of steps, in the storages `F` of f32, `U` of u8 and `W` of u32.
@@ -43,42 +41,6 @@ pub type StepSlicesMut<'a> = Steps<&'a mut [f32], &'a mut [u8], &'a mut [u32]>;
 pub type StepLens = Steps<usize, usize, usize>;
 
 impl<F, U, W> Steps<F, U, W> {
-    /// Replaces the storage of each column, unless that of any fails.
-    ///
-    /// The order is that of the fields.
-    ///
-    /// # Errors
-    /// Errors of the functions.
-    #[inline]
-    pub fn try_map<P, Q, R, E>(
-        self,
-        mut f32s: impl FnMut(F) -> Result<P, E>,
-        mut u8s: impl FnMut(U) -> Result<Q, E>,
-        mut u32s: impl FnMut(W) -> Result<R, E>,
-    ) -> Result<Steps<P, Q, R>, E> {
-        Ok(Steps {
-            obs: match self.obs {
-                Obs::F32(obs) => Obs::F32(f32s(obs)?),
-                Obs::U8(obs) => Obs::U8(u8s(obs)?),
-            },
-            actions: match self.actions {
-                Actions::Discrete(actions) => Actions::Discrete(u32s(actions)?),
-                Actions::Continuous(actions) => Actions::Continuous(f32s(actions)?),
-            },
-            rewards: f32s(self.rewards)?,
-            terminated: u8s(self.terminated)?,
-            truncated: u8s(self.truncated)?,
-            final_obs: match self.final_obs {
-                Obs::F32(obs) => Obs::F32(f32s(obs)?),
-                Obs::U8(obs) => Obs::U8(u8s(obs)?),
-            },
-            masks: match self.masks {
-                Some([masks, final_masks]) => Some([u8s(masks)?, u8s(final_masks)?]),
-                None => None,
-            },
-        })
-    }
-
     /// Replaces the storage of each column, in the order of the fields.
     #[inline]
     #[must_use]
@@ -88,8 +50,24 @@ impl<F, U, W> Steps<F, U, W> {
         mut u8s: impl FnMut(U) -> Q,
         mut u32s: impl FnMut(W) -> R,
     ) -> Steps<P, Q, R> {
-        let Ok(steps) = self.try_map(|f| Ok::<_, Infallible>(f32s(f)), |u| Ok(u8s(u)), |w| Ok(u32s(w)));
-        steps
+        Steps {
+            obs: match self.obs {
+                Obs::F32(obs) => Obs::F32(f32s(obs)),
+                Obs::U8(obs) => Obs::U8(u8s(obs)),
+            },
+            actions: match self.actions {
+                Actions::Discrete(actions) => Actions::Discrete(u32s(actions)),
+                Actions::Continuous(actions) => Actions::Continuous(f32s(actions)),
+            },
+            rewards: f32s(self.rewards),
+            terminated: u8s(self.terminated),
+            truncated: u8s(self.truncated),
+            final_obs: match self.final_obs {
+                Obs::F32(obs) => Obs::F32(f32s(obs)),
+                Obs::U8(obs) => Obs::U8(u8s(obs)),
+            },
+            masks: self.masks.map(|[masks, final_masks]| [u8s(masks), u8s(final_masks)]),
+        }
     }
 
     /// Pairs the columns of both, or returns `None` if any are of different kinds.

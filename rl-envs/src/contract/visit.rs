@@ -8,7 +8,7 @@
 /// use rl_envs::{Obs, ObsRows, visit};
 ///
 /// let obs = ObsRows::U8(vec![3, 4]);
-/// assert_eq!(visit!(Obs, obs.as_ref(), |rows| rows[0] == Default::default()), Obs::U8(false));
+/// assert_eq!(visit!(Obs, obs.as_ref(), |rows| rows.len()), Obs::U8(2));
 /// ```
 #[macro_export]
 macro_rules! visit {

@@ -70,6 +70,13 @@ impl Algo {
     }
 }
 
+/// The algorithm of a training that names none: PPO.
+impl Default for Algo {
+    fn default() -> Self {
+        Self::PPO
+    }
+}
+
 fn concern(keys: &[&'static str], result: Result<(), rl_agents::Error>) -> Option<Concern> {
     result.err().map(|error| (keys.to_vec(), error.to_string()))
 }

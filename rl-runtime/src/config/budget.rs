@@ -9,7 +9,7 @@ use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{ActorCritic, LearnerKind, NetConfig, NetSize, QNetwork};
 use rl_buffer::{PrioritizedReplayBuffer, ReplayBuffer, RolloutShape, TransitionShape, memory};
 use rl_envs::catalog::Entry;
-use rl_envs::{ActionSpace, Dtype, Space};
+use rl_envs::{ActionSpace, Space};
 
 use crate::config::Drive;
 use crate::config::algo::Traits;
@@ -199,15 +199,7 @@ impl Budget {
     }
 
     fn transitions(&self, n_step: usize) -> TransitionShape {
-        TransitionShape {
-            n_envs: self.n_envs as usize,
-            obs_len: self.obs.len(),
-            obs: self.obs.dtype(),
-            actions: self.actions.kind(),
-            n_step,
-            stack: if self.obs.dtype() == Dtype::U8 { self.obs.stack() } else { 1 },
-            gamma: 0.0,
-        }
+        TransitionShape::new(self.n_envs as usize, &self.obs, &self.actions, n_step, 0.0)
     }
 
     /// Bytes by purpose, all in use at the same time.

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::checks::circles::circles;
+use crate::checks::shapes::{equal_closures, tuple_parameters};
 use crate::checks::source::{Source, has_word};
 use crate::checks::tidy::library_sources;
 
@@ -32,7 +33,31 @@ pub(crate) fn print(root: &Path) -> Result<()> {
     let long = all.iter().map(|source| (source.lines().count(), &source.path)).filter(|(n, _)| *n > LONG);
     list("files over 500 lines without tests", &long.map(|(n, path)| format!("{path} {n}")).collect::<Vec<_>>());
     list("circles of imports", &circles(&all));
+    let mut rooms: BTreeMap<&str, usize> = BTreeMap::new();
+    all.iter().for_each(|source| *rooms.entry(source.path.rsplit_once('/').map_or("", |(room, _)| room)).or_default() += 1);
+    let largest = rooms.iter().max_by_key(|(_, n)| **n).map(|(room, n)| format!("{room} {n}"));
+    list("largest room", &largest.into_iter().collect::<Vec<_>>());
+    list("names of algorithms in rl-runtime", &names_of_algorithms(&all));
+    let asks =
+        |source: &&Source| source.path.starts_with("rl-agents/src/algorithms/") && source.text.contains("device.is_some()");
+    list("algorithms that ask for a device", &all.iter().filter(asks).map(|source| source.path.clone()).collect::<Vec<_>>());
+    println!("functions with tuple parameters: {}", tuple_parameters(&all).len());
+    list("calls with equal closures", &equal_closures(&all));
     Ok(())
+}
+
+/// Lines of rl-runtime that name an algorithm.
+///
+/// Its registration, presets and benches of one algorithm do not count.
+fn names_of_algorithms(all: &[Source]) -> Vec<String> {
+    const NAMES: [&str; 9] = ["Ppo", "PpoConfig", "PPO", "A2c", "A2cConfig", "A2C", "Dqn", "DqnConfig", "DQN"];
+    const REGISTRY: [&str; 3] =
+        ["rl-runtime/src/config/algorithms.rs", "rl-runtime/src/config/presets.rs", "rl-runtime/src/cli/bench/"];
+    let runtime = all.iter().filter(|source| source.path.starts_with("rl-runtime/"));
+    let runtime = runtime.filter(|source| !REGISTRY.iter().any(|place| source.path.starts_with(place)));
+    let lines = runtime.flat_map(|source| source.code().map(move |(i, line)| (source, i, line)));
+    let named = lines.filter(|(.., line)| NAMES.iter().any(|name| has_word(line, name)));
+    named.map(|(source, i, line)| format!("{}:{i} {}", source.path, line.trim())).collect()
 }
 
 fn list(what: &str, found: &[String]) {

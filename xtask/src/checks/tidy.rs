@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::checks::circles::circles;
 use crate::checks::figures;
 use crate::checks::public;
+use crate::checks::shapes;
 use crate::checks::source::{Source, has_word, read_sources};
 
 /// Our crates, and those of our crates that each may depend on.
@@ -116,6 +117,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         }
     }
     let mut with_circles = library_sources(root)?;
+    problems.extend(shapes::check(&with_circles));
     for folder in ["xtask/src", "xtask/standin/src"] {
         with_circles.extend(read_sources(root, folder)?);
     }

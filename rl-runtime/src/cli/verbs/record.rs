@@ -64,7 +64,7 @@ pub(crate) fn run(args: &RecordArgs, envs: &Envs, json: bool) -> Result<ExitCode
         // All weights are zero: discrete actions are uniform over the legal ones, continuous ones are drawn from a Gaussian of
         // mean 0.
         let policy = ActorCritic::unset(&obs, &actions, &NetConfig::default())?;
-        (Config::new(&args.of, Algo::PPO), entry, Box::new(policy))
+        (Config::new(&args.of, Algo::default()), entry, Box::new(policy))
     };
     (config.run.n_envs, config.run.seed, config.run.threads) = (args.envs as usize, args.seed, threads);
     config.run.offline.clear();

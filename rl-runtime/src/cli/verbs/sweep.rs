@@ -232,7 +232,7 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
         chosen.extend(kwargs.iter().filter_map(Value::as_str).map(|kwargs| EnvConfig { kwargs: kwargs.into(), ..env.clone() }));
     }
     envs.trust.check(&chosen, Choice::Found(&name))?;
-    let algo = Algo::find(&given.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
+    let algo = given.text("algo")?.map_or(Ok(Algo::default()), |name| Algo::find(&name))?;
     envs.start_within(given.number("start_timeout_s"));
     let entry = &envs.open(&env, Choice::Found(&name), false, 0)?;
     let first = given.resolve(entry, algo)?;

@@ -267,7 +267,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
         None => {
             let none =
                 || Error::Config { problems: vec!["no environment given; `rl list` shows them, try `rl train cartpole`".into()] };
-            let algo = Algo::find(&layers.text("algo")?.unwrap_or_else(|| "ppo".into()))?;
+            let algo = layers.text("algo")?.map_or(Ok(Algo::default()), |name| Algo::find(&name))?;
             envs.start_within(layers.number("start_timeout_s"));
             let entry = &envs.open_chosen(&layers, threads(None))?.ok_or_else(none)?;
             let (auto_batch, has_steps) = (layers.auto_batch(), layers.has("steps"));

@@ -53,7 +53,7 @@ pub(crate) struct TuneArgs {
     /// The environment (see `rl list`)
     env: String,
     /// ppo, a2c or dqn
-    #[arg(long, default_value = "ppo")]
+    #[arg(long, default_value = Algo::default().name())]
     algo: String,
     /// Number of environments, if it is to stay
     #[arg(long, value_parser = parse_count)]

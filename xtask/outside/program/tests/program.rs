@@ -109,7 +109,7 @@ fn an_algorithm_of_ones_own_is_listed_checked_trained_resumed_and_swept_by_its_n
         (&["cartpole"], "reinforce observes one number"),
         (&["walk", "--set", "offline=a.steps"], "offline is for dqn: reinforce learns from the steps of its own policy only"),
     ] {
-        let (code, text) = run(&[&["train"], args, &settings].concat());
+        let (code, text) = run(&[&["train"], &settings[..], args].concat());
         assert!(code == 2 && text.contains(why), "{args:?}: {text}");
     }
     let (whole, halved) = (dir.path().join("whole"), dir.path().join("halved"));
