@@ -14,9 +14,11 @@
 
 use candle_core::Tensor;
 use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
+use rl_envs::Pool;
 
 use crate::algorithms::on_policy::{Common, Method, OnPolicy, Terms, common};
-use crate::learner::batch::{Columns, Derivatives, SampleLoss, TensorBatch};
+use crate::learner::batch::{Columns, Derivatives, Minibatch, Parts, SampleLoss, TensorBatch};
+use crate::learner::descent::Descent;
 use crate::learner::optim::Rule;
 use crate::learner::targets::{Refresh, Targets};
 use crate::settings::{self, Kind};
@@ -95,7 +97,7 @@ fn loss(policy: &ActorCritic, params: &Tensor, batch: &TensorBatch, config: &A2c
 }
 
 /// [`loss`] for the tile kernel.
-pub(crate) struct A2cLoss {
+struct A2cLoss {
     vf_coef: f32,
 }
 
@@ -117,7 +119,6 @@ impl Method for A2cConfig {
     const OPTIMIZER: Rule = Self::RULE;
     const OBJECTIVE: Objective = Objective::PolicyGradient;
     const POLICY_LOSS: &'static str = "train/policy_loss";
-    type Loss<'a> = A2cLoss;
 
     fn common(&self) -> Common {
         common!(self)
@@ -139,8 +140,8 @@ impl Method for A2cConfig {
         self.samples(n_samples) < n_samples
     }
 
-    fn sample_loss(&self, _: f32) -> A2cLoss {
-        A2cLoss { vf_coef: self.vf_coef }
+    fn fused(&self, descent: &mut Descent, minibatch: &Minibatch<'_>, _: f32, pool: &Pool) -> Result<Parts, Error> {
+        descent.fused(minibatch, A2cLoss { vf_coef: self.vf_coef }, pool)
     }
 
     fn reference(

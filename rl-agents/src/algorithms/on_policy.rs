@@ -13,12 +13,12 @@ use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
 use rl_envs::Pool;
 
 use crate::agent::{Observed, OnDevice, Shareable};
-use crate::learner::batch::{Minibatch, Parts, SampleLoss, TensorBatch};
+use crate::learner::batch::{Minibatch, Parts, TensorBatch};
 use crate::learner::descent::{Descent, StepSums, add_minibatch};
 use crate::learner::optim::Rule;
 use crate::learner::targets::{Refresh, Targets};
 use crate::learner::{Learner, Plan};
-use crate::probe::{self, Stage, Threads};
+use crate::probe::{self, Stage};
 use crate::ranks::Ranks;
 use crate::{ActorCritic, Agent, DeviceCollector, Error, Layout, LearnerKind, Metrics, Policy, Schedule, Snapshot, UpdateEvent};
 
@@ -100,10 +100,6 @@ pub(crate) trait Method: Send {
     const OBJECTIVE: Objective;
     /// Name of the policy's loss among the metrics.
     const POLICY_LOSS: &'static str;
-    /// The loss of a sample, for the tile kernel.
-    type Loss<'a>: SampleLoss
-    where
-        Self: 'a;
 
     /// Copies the settings that every method has.
     fn common(&self) -> Common;
@@ -120,8 +116,11 @@ pub(crate) trait Method: Send {
     /// True if a pass over `n_samples` samples takes them in random order.
     fn shuffles(&self, n_samples: usize) -> bool;
 
-    /// Returns the loss for the tile kernel.
-    fn sample_loss(&self, remaining: f32) -> Self::Loss<'_>;
+    /// Computes the gradient of a minibatch with the tile kernel, by [`Descent::fused`].
+    ///
+    /// A method of each algorithm rather than a generic function, which the crate of a caller would compile: three hundred times
+    /// slower where that is not optimised.
+    fn fused(&self, descent: &mut Descent, minibatch: &Minibatch<'_>, remaining: f32, pool: &Pool) -> Result<Parts, Error>;
 
     /// Computes the loss of the samples `rows` with candle operations.
     fn reference(
@@ -357,7 +356,7 @@ impl<C: Method> Learner for Host<'_, C> {
         let rows = &rows[minibatch.clone()];
         let minibatch = Minibatch { rollout, targets, rows, advantages, ent_coef: common.ent_coef };
         let parts = match descent.policy.learner() {
-            LearnerKind::Fused => fused(descent, *config, &minibatch, *remaining, pool)?,
+            LearnerKind::Fused => config.fused(descent, &minibatch, *remaining, pool)?,
             LearnerKind::Reference => reference(descent, *config, &minibatch, *remaining)?,
         };
         let loss = parts.policy + common.ent_coef * parts.entropy + common.vf_coef * parts.value;
@@ -384,19 +383,6 @@ impl<C: Method> Learner for Host<'_, C> {
         Ok(ControlFlow::Continue(()))
     }
 }
-/// Computes the gradient of a minibatch with the tile kernel.
-fn fused<C: Method>(
-    descent: &mut Descent,
-    config: &C,
-    minibatch: &Minibatch<'_>,
-    remaining: f32,
-    pool: &Pool,
-) -> Result<Parts, Error> {
-    let Descent { policy, slices, gradient, probe, .. } = descent;
-    let threads = Threads { pool, probe: probe.as_ref() };
-    minibatch.gradient(policy, config.sample_loss(remaining), threads, slices, gradient)
-}
-
 /// Computes the gradient of a minibatch with candle operations.
 fn reference<C: Method>(descent: &mut Descent, config: &C, minibatch: &Minibatch<'_>, remaining: f32) -> Result<Parts, Error> {
     let Minibatch { rollout, targets, rows, advantages, .. } = *minibatch;
@@ -425,7 +411,7 @@ fn reference<C: Method>(descent: &mut Descent, config: &C, minibatch: &Minibatch
 #[expect(private_bounds, reason = "the methods are our algorithms")]
 impl<C: Method> OnPolicy<C> {
     pub(crate) fn fused(&mut self, minibatch: &Minibatch<'_>, remaining: f32, pool: &Pool) -> Result<Parts, Error> {
-        fused(&mut self.descent, &self.config, minibatch, remaining, pool)
+        self.config.fused(&mut self.descent, minibatch, remaining, pool)
     }
 
     pub(crate) fn reference(&mut self, minibatch: &Minibatch<'_>, remaining: f32) -> Result<Parts, Error> {

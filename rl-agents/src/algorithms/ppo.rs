@@ -17,10 +17,11 @@
 
 use candle_core::Tensor;
 use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
-use rl_envs::math;
+use rl_envs::{Pool, math};
 
 use crate::algorithms::on_policy::{Common, Method, OnPolicy, Terms, common};
-use crate::learner::batch::{Columns, Derivatives, SampleLoss, TensorBatch};
+use crate::learner::batch::{Columns, Derivatives, Minibatch, Parts, SampleLoss, TensorBatch};
+use crate::learner::descent::Descent;
 use crate::learner::optim::Rule;
 use crate::learner::targets::{Refresh, Targets};
 use crate::settings::{self, Kind};
@@ -135,7 +136,7 @@ fn divergence(ratios: impl ExactSizeIterator<Item = f32>) -> f32 {
 }
 
 /// [`loss`] for the tile kernel.
-pub(crate) struct PpoLoss<'a> {
+struct PpoLoss<'a> {
     config: &'a PpoConfig,
     clip: f32,
 }
@@ -174,7 +175,6 @@ impl Method for PpoConfig {
     const OPTIMIZER: Rule = Self::RULE;
     const OBJECTIVE: Objective = Objective::ClippedSurrogate;
     const POLICY_LOSS: &'static str = "train/policy_gradient_loss";
-    type Loss<'a> = PpoLoss<'a>;
 
     fn common(&self) -> Common {
         common!(self)
@@ -197,8 +197,8 @@ impl Method for PpoConfig {
         true
     }
 
-    fn sample_loss(&self, remaining: f32) -> PpoLoss<'_> {
-        PpoLoss { config: self, clip: self.clip_range.at(remaining) }
+    fn fused(&self, descent: &mut Descent, minibatch: &Minibatch<'_>, remaining: f32, pool: &Pool) -> Result<Parts, Error> {
+        descent.fused(minibatch, PpoLoss { config: self, clip: self.clip_range.at(remaining) }, pool)
     }
 
     fn reference(

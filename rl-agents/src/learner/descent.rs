@@ -15,7 +15,7 @@ use crate::device::times::DeviceWatch;
 use crate::kernel::gradient::Slices;
 use crate::kernel::net::PackedNet;
 use crate::learner::Plan;
-use crate::learner::batch::{Minibatch, Parts, TileSums};
+use crate::learner::batch::{Minibatch, Parts, SampleLoss, TileSums};
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::learner::targets::Refresh;
 use crate::network::normalize::{RunningReturns, Statistics, normalized_reward};
@@ -139,6 +139,12 @@ impl Descent {
         self.order.set(rows.len() as u32, self.seed, self.epochs, Purpose::Shuffle);
         self.order.write(rows, pool);
         self.epochs += 1;
+    }
+
+    /// Computes the gradient of a minibatch with the tile kernel.
+    pub(crate) fn fused(&mut self, minibatch: &Minibatch<'_>, loss: impl SampleLoss, pool: &Pool) -> Result<Parts, Error> {
+        let Self { policy, slices, gradient, probe, .. } = self;
+        minibatch.gradient(policy, loss, Threads { pool, probe: probe.as_ref() }, slices, gradient)
     }
 
     /// Returns the parameters as a variable with gradients.
