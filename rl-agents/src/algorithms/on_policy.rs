@@ -116,10 +116,10 @@ pub(crate) trait Method: Send {
     /// True if a pass over `n_samples` samples takes them in random order.
     fn shuffles(&self, n_samples: usize) -> bool;
 
-    /// Computes the gradient of a minibatch with the tile kernel, by [`Descent::fused`].
+    /// Computes the gradient of a minibatch with the tile kernel.
     ///
-    /// A method of each algorithm rather than a generic function, which the crate of a caller would compile: three hundred times
-    /// slower where that is not optimised.
+    /// Calls [`Descent::fused`]. A method of each algorithm, not a generic function: the crate of a caller would compile that,
+    /// three hundred times slower where it is not optimised.
     fn fused(&self, descent: &mut Descent, minibatch: &Minibatch<'_>, remaining: f32, pool: &Pool) -> Result<Parts, Error>;
 
     /// Computes the loss of the samples `rows` with candle operations.
