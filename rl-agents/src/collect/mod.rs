@@ -22,6 +22,9 @@
 //!
 //! After an error the collector must not be used again: its environments have stepped and its rollout is incomplete. Parameters
 //! are unharmed; [`CollectorState::without_envs`] is a state to save with them.
+//!
+//! [`Rollout::cut_before`]: rl_buffer::Rollout::cut_before
+//! [`VecEnv::faults`]: rl_envs::VecEnv::faults
 
 pub(crate) mod anomaly;
 pub(crate) mod device;

@@ -11,12 +11,16 @@ use serde_json::Value;
 
 /// Packages, and their tests that compare kernels with Rust.
 const TESTS: &[(&str, &[&str])] =
-    &[("rl-cuda", &["twins", "steps", "copies"]), ("rl-buffer", &["on_device"]), ("rl-agents", &["on_device"])];
+    &[("rl-cuda", &["modules", "twins", "steps", "copies"]), ("rl-buffer", &["on_device"]), ("rl-agents", &["on_device"])];
 /// Maximum size of the archive.
 const MAX_BYTES: u64 = 30 << 20;
 
 const RUN: &str = include_str!("../../bundle/run.sh");
-const PEERS: &str = include_str!("../../bundle/device_cartpole.py");
+const KERNELS: &str = include_str!("../../bundle/kernels.awk");
+const PEERS: [(&str, &str); 2] = [
+    ("device_cartpole.py", include_str!("../../bundle/device_cartpole.py")),
+    ("device_ppo.py", include_str!("../../bundle/device_ppo.py")),
+];
 
 /// Builds, strips and packs the programs, and prints the size of the archive.
 pub(crate) fn pack(root: &Path) -> Result<()> {
@@ -32,7 +36,7 @@ pub(crate) fn pack(root: &Path) -> Result<()> {
             add(&built, &dir.join(format!("bin/test-{package}-{test}")))?;
         }
     }
-    for (package, name) in [("rl-buffer", "rl_buffer"), ("rl-agents", "rl_agents")] {
+    for (package, name) in [("rl-cuda", "rl_cuda"), ("rl-buffer", "rl_buffer"), ("rl-agents", "rl_agents")] {
         let built = build(root, &["test", "--no-run", "-p", package, "--lib"], name)?;
         add(&built, &dir.join(format!("bin/test-{package}-lib")))?;
     }
@@ -40,7 +44,10 @@ pub(crate) fn pack(root: &Path) -> Result<()> {
     add(&built, &dir.join("bin/device_bench"))?;
     add(&build(root, &["build", "-p", "rl-runtime", "--bin", "rl"], "rl")?, &dir.join("bin/rl"))?;
     fs::write(dir.join("run.sh"), RUN)?;
-    fs::write(dir.join("peers/device_cartpole.py"), PEERS)?;
+    fs::write(dir.join("kernels.awk"), KERNELS)?;
+    for (name, program) in PEERS {
+        fs::write(dir.join("peers").join(name), program)?;
+    }
     let archive = root.join("target/gpu-bundle.tar.gz");
     run(Command::new("tar").arg("-C").arg(root.join("target")).arg("-czf").arg(&archive).arg("gpu-bundle"))?;
     let bytes = fs::metadata(&archive)?.len();
