@@ -17,7 +17,7 @@ use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, Vi
 use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 18] = [
+const OTHERS: [&str; 19] = [
     "clock",
     "conv",
     "dense",
@@ -26,6 +26,7 @@ const OTHERS: [&str; 18] = [
     "gather",
     "learner",
     "math",
+    "narrow",
     "normalize",
     "off_policy",
     "permutation",
@@ -376,6 +377,7 @@ fn run(device: &Device, module: &str) -> u64 {
         "gather" => gather(device, &mut bits),
         "learner" | "policy_gradient" | "surrogate" => learner::update(device, &mut bits),
         "math" => math(device, &mut bits),
+        "narrow" => learner::narrow(device, &mut bits),
         "normalize" => normalize(device, &mut bits),
         "off_policy" => learner::off_policy(device, &mut bits),
         "permutation" => learner::permutation(device, &mut bits),

@@ -269,14 +269,17 @@ impl<C: Method> OnPolicy<C> {
 
 /// Learns from a rollout: the text of an update, for every learner.
 ///
-/// A device captures it as a graph.
+/// A device captures a minibatch as a graph.
 fn learn(learner: &mut impl Learner, plan: &Plan) -> Result<(), Error> {
     learner.targets(plan)?;
     for _ in 0..plan.n_epochs {
         learner.epoch(plan)?;
         for minibatch in plan.minibatches() {
-            learner.gradient(plan, minibatch)?;
-            if learner.step()?.is_break() {
+            let learnt = learner.minibatch(plan, |learner| {
+                learner.gradient(plan, minibatch)?;
+                learner.step()
+            });
+            if learnt?.is_break() {
                 return Ok(());
             }
         }

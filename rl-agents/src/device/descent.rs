@@ -37,18 +37,18 @@ use crate::{ActorCritic, Error};
 /// Each tile has a partial gradient; above the maximum, each slice has one.
 pub(crate) const MAX_PARTIAL_FLOATS: usize = 1 << 26;
 
-/// Work that updates repeat, as a graph.
+/// Work that is repeated, as a graph.
 #[derive(Clone, Copy, Debug)]
 enum GraphKind {
-    /// Learning from a rollout of the latest policy.
+    /// Learning from a minibatch of the latest policy.
     LearnFresh,
-    /// Learning from a rollout of an older one.
+    /// Learning from a minibatch of an older one.
     LearnStale,
-    /// Judging the latter by the latest policy.
+    /// Judging a rollout of an older one by the latest policy.
     Judge,
 }
 
-/// Graph of work that updates repeat, which is run once before it is captured.
+/// Graph of work that is repeated, which is run once before it is captured.
 #[derive(Debug, Default)]
 struct UpdateGraph {
     ran: Option<Plan>,
@@ -165,7 +165,7 @@ pub(crate) struct DeviceDescent {
     gradient: Buffer<f32>,
     partial: Buffer<f32>,
     state: LearnerState,
-    order: Buffer<u32>, // (T N)
+    rows: Buffer<u32>, // (B)
     batch_size: usize,
     slices: MinibatchSlices,
     terms: Buffer<f32>,     // (5, B)
@@ -270,7 +270,7 @@ impl DeviceDescent {
             gradient: floats(n_params)?,
             partial: floats(slices.rows() * n_params)?,
             state: LearnerState::new(device)?,
-            order: Buffer::zeros(device, len)?,
+            rows: Buffer::zeros(device, batch_size)?,
             batch_size,
             terms: floats(PARTS * batch_size)?,
             std_terms: floats(log_std.len() * batch_size)?,
@@ -310,7 +310,7 @@ impl DeviceDescent {
             stream.upload(&to.view_mut(), from)?;
         }
         let StepCount { taken, skipped } = optimizer.steps();
-        let counters = LearnerCounters { seed, epochs, taken, skipped, changes: policy.version(), stop: 0 };
+        let counters = LearnerCounters { seed, epochs, taken, skipped, changes: policy.version(), ..LearnerCounters::default() };
         self.set_statistics(policy, &counters)
     }
 
@@ -372,16 +372,11 @@ impl DeviceDescent {
             self.next_values(rollout)?;
         }
         self.times.mark(&self.stream, DevicePhase::Learning)?;
-        if self.exchange.is_some() {
-            learn(self, plan)?; // gradients pass through the host, which no graph can wait for
-        } else {
-            let kind = if is_stale { GraphKind::LearnStale } else { GraphKind::LearnFresh };
-            self.repeat(kind, plan, |learner| learn(learner, plan))?;
-        }
+        learn(self, plan)?;
         Ok(self.times.mark(&self.stream, None)?)
     }
 
-    /// Enqueues work that is the same in every update of a plan.
+    /// Enqueues work that is the same whenever a plan has it done.
     fn repeat(&mut self, kind: GraphKind, plan: &Plan, work: impl FnOnce(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
         let (stream, mut graph) = (self.stream.clone(), std::mem::take(&mut self.graphs[kind as usize]));
         let enqueued = graph.run(&stream, plan, || work(self));
@@ -489,7 +484,7 @@ impl DeviceDescent {
     pub(crate) fn memory_use(&self) -> Vec<(&'static str, usize)> {
         let Computed { next_values, advantages, returns, rewards } = &self.computed;
         let normalized = rewards.as_ref().map_or(0, |rewards| rewards.there.bytes());
-        let more = self.order.bytes() + self.off_policy.bytes();
+        let more = self.rows.bytes() + self.off_policy.bytes();
         let parts = vec![
             ("rollout", self.rollout.bytes()),
             ("targets", next_values.bytes() + advantages.bytes() + returns.bytes() + normalized + more),
@@ -575,14 +570,28 @@ impl Learner for DeviceDescent {
         Ok(kernels.explained_variance(stream, [&returns.view(), &values], &mut self.state)?)
     }
 
-    fn epoch(&mut self, plan: &Plan) -> Result<(), Error> {
-        Ok(self.kernels.epoch(&self.stream, &mut self.state, plan.shuffled, &self.order.view_mut())?)
+    fn epoch(&mut self, _: &Plan) -> Result<(), Error> {
+        Ok(self.kernels.epoch(&self.stream, &mut self.state)?)
+    }
+
+    fn minibatch(
+        &mut self,
+        plan: &Plan,
+        learn: impl FnOnce(&mut Self) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<ControlFlow<()>, Error> {
+        if self.exchange.is_some() {
+            return learn(self); // gradients pass through the host, which no graph can wait for
+        }
+        let kind = if self.off_policy.is_stale { GraphKind::LearnStale } else { GraphKind::LearnFresh };
+        self.repeat(kind, plan, |learner| learn(learner).map(|_| ()))?;
+        Ok(ControlFlow::Continue(()))
     }
 
     fn gradient(&mut self, plan: &Plan, range: Range<usize>) -> Result<(), Error> {
+        self.kernels.rows(&self.stream, &self.state, (plan.n_samples, plan.shuffled), &self.rows.view_mut())?;
         let Self { stream, kernels, net, rollout: columns, computed, off_policy, params, slices, .. } = self;
         let (n, d) = (range.len(), columns.shape().obs_len);
-        let (rows, params) = (self.order.view().slice(range), params.view());
+        let (rows, params) = (self.rows.view(), params.view());
         let mut advantages = computed.advantages.view();
         let refresh = off_policy.correction();
         let [sum, squares, _] = &mut self.sums;

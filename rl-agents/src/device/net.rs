@@ -7,7 +7,9 @@
 
 use std::ops::Range;
 
-use rl_cuda::learner::{self, ConvLayer, ConvShape, DenseLayer, LearnerKernels, MinibatchSlices};
+use rl_cuda::learner::{
+    self, ConvLayer, ConvShape, DenseLayer, LearnerKernels, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers,
+};
 use rl_cuda::{Buffer, Device, Stream, View, ViewMut};
 
 use crate::kernel::net::Net;
@@ -49,8 +51,16 @@ pub(crate) struct DeviceNet {
     chains: Vec<Range<usize>>,
     /// Inputs of the first layers, (H, I): one-hot vectors for categories.
     pub(crate) inputs: Buffer<f32>,
-    outputs: Vec<Buffer<f32>>, // every layer's, (H, N), or (M, N) if no other reads it
-    deltas: Vec<Buffer<f32>>,  // gradients of every layer's sums, as many
+    outputs: Buffer<f32>,
+    deltas: Buffer<f32>,
+    /// Places of every layer's outputs, (H, N), or (M, N) if no other reads it.
+    output_places: Vec<Range<usize>>,
+    /// Places of the gradients of its sums, as many.
+    ///
+    /// Empty where they stay within a kernel.
+    delta_places: Vec<Range<usize>>,
+    /// Kernels of all layers of a chain, if they are narrow.
+    narrow: Option<NarrowNet>,
     /// Number H of samples whose activations are held at the same time.
     held: usize,
     /// Samples whose activations are held.
@@ -61,6 +71,22 @@ pub(crate) struct DeviceNet {
 pub(crate) fn parts(all: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
     let end = all.end;
     all.step_by(len).map(move |first| first..end.min(first + len))
+}
+
+/// Lays out matrices of these lengths, each at a multiple of 4 numbers, and returns the length of all.
+fn places(lens: impl Iterator<Item = usize>) -> (Vec<Range<usize>>, usize) {
+    let mut end = 0;
+    let place = |len: usize| {
+        let start = end;
+        end += len.next_multiple_of(4);
+        start..start + len
+    };
+    (lens.map(place).collect(), end)
+}
+
+/// Returns the place of the first numbers of a matrix.
+fn first(place: &Range<usize>, len: usize) -> Range<usize> {
+    place.start..place.start + len
 }
 
 /// The kernels' code of an activation.
@@ -107,18 +133,33 @@ impl DeviceNet {
             is_read: net.places.iter().any(|reader| reader.source == Some(l)),
         };
         let layers: Vec<_> = net.layers.iter().zip(&net.places).enumerate().map(layer).collect();
+        let chains: Vec<_> = net.chains.iter().map(|chain| chain.layers.clone()).collect();
         let len = |layer: &DeviceLayer| if layer.is_read { held } else { m } * layer.dense.n_out;
-        let matrices = |needed: bool| {
-            layers.iter().map(|layer| Buffer::zeros(device, usize::from(needed) * len(layer))).collect::<Result<_, _>>()
+        let (output_places, n_outputs) = places(layers.iter().map(len));
+        let of_heads = |layer: &DeviceLayer| if learns && !layer.is_read { len(layer) } else { 0 };
+        let (mut delta_places, mut n_deltas) = places(layers.iter().map(of_heads));
+        let starts_at_inputs = convs.is_empty() && net.chains.iter().all(|chain| chain.from.is_none());
+        let of = |l: usize| {
+            let DeviceLayer { dense, params, .. } = &layers[l];
+            let [outputs, deltas] = [&output_places[l], &delta_places[l]].map(|place| place.start);
+            NarrowLayer { layer: *dense, params: params.start, outputs, deltas }
         };
+        let of_chains = chains.iter().map(|chain| chain.clone().map(of).collect()).collect();
+        let narrow = if starts_at_inputs { NarrowNet::new(device, of_chains)? } else { None };
+        if learns && narrow.is_none() {
+            (delta_places, n_deltas) = places(layers.iter().map(len));
+        }
         Ok(Self {
             inputs: Buffer::zeros(device, held * convs.first().map_or(net.layers[0].n_in, |first| first.conv.shape().in_len()))?,
             convs,
-            outputs: matrices(true)?,
-            deltas: matrices(learns)?,
+            outputs: Buffer::zeros(device, n_outputs)?,
+            deltas: Buffer::zeros(device, n_deltas)?,
+            output_places,
+            delta_places,
+            narrow,
             held,
             holds: 0..0,
-            chains: net.chains.iter().map(|chain| chain.layers.clone()).collect(),
+            chains,
             layers,
         })
     }
@@ -132,31 +173,33 @@ impl DeviceNet {
     /// Bytes of the activations and their gradients.
     pub(crate) fn bytes(&self) -> usize {
         let convs = self.convs.iter().flat_map(|conv| [&conv.outputs, &conv.deltas]);
-        self.inputs.bytes() + self.outputs.iter().chain(&self.deltas).chain(convs).map(Buffer::bytes).sum::<usize>()
+        [&self.inputs, &self.outputs, &self.deltas].into_iter().chain(convs).map(Buffer::bytes).sum()
     }
 
     /// Returns the outputs of a chain for the first `m` samples.
     pub(crate) fn outputs(&self, chain: usize, m: usize) -> View<'_, f32> {
         let last = self.chains[chain].end - 1;
-        self.outputs[last].view().slice(0..m * self.layers[last].dense.n_out)
+        self.outputs.view().slice(first(&self.output_places[last], m * self.layers[last].dense.n_out))
     }
 
     /// Returns the gradient of a chain's outputs for writing.
     pub(crate) fn gradient_mut(&mut self, chain: usize, m: usize) -> ViewMut<'_, f32> {
         let last = self.chains[chain].end - 1;
-        self.deltas[last].view_mut().into_slice(0..m * self.layers[last].dense.n_out)
+        self.deltas.view_mut().into_slice(first(&self.delta_places[last], m * self.layers[last].dense.n_out))
     }
 
     /// Returns the outputs of two chains, and their gradients for writing.
     ///
     /// # Panics
     /// If the second chain does not follow the first.
-    pub(crate) fn heads(&mut self, [first, second]: [usize; 2], m: usize) -> ([View<'_, f32>; 2], [ViewMut<'_, f32>; 2]) {
-        let [a, b] = [first, second].map(|chain| self.chains[chain].end - 1);
+    pub(crate) fn heads(&mut self, [one, two]: [usize; 2], m: usize) -> ([View<'_, f32>; 2], [ViewMut<'_, f32>; 2]) {
+        let [a, b] = [one, two].map(|chain| self.chains[chain].end - 1);
         let len = |l: usize| m * self.layers[l].dense.n_out;
-        let (before, from_b) = self.deltas.split_at_mut(b);
-        let deltas = [before[a].view_mut().into_slice(0..len(a)), from_b[0].view_mut().into_slice(0..len(b))];
-        ([self.outputs[a].view().slice(0..len(a)), self.outputs[b].view().slice(0..len(b))], deltas)
+        let at = self.delta_places[b].start;
+        let (before, from_b) = self.deltas.view_mut().split_at(at);
+        let deltas = [before.into_slice(first(&self.delta_places[a], len(a))), from_b.into_slice(0..len(b))];
+        let outputs = [a, b].map(|l| self.outputs.view().slice(first(&self.output_places[l], len(l))));
+        (outputs, deltas)
     }
 
     /// Returns the number of samples whose activations are held at the same time.
@@ -236,7 +279,16 @@ impl DeviceNet {
     ) -> Result<(), Error> {
         let (of, of_all) = (|len: usize| 0..samples.len() * len, |len: usize| samples.start * len..samples.end * len);
         self.holds = samples.clone();
-        let Self { convs, layers, chains, inputs, outputs, .. } = self;
+        let Self { convs, layers, chains, inputs, outputs, output_places, narrow, .. } = self;
+        if let Some(narrow) = narrow {
+            let x = inputs.view().slice(of(layers[0].dense.n_in));
+            let skipped = skip.unwrap_or(chains.len());
+            let runs = [0..skipped, (skipped + 1).min(chains.len())..chains.len()];
+            return runs.into_iter().filter(|run| !run.is_empty()).try_for_each(|run| {
+                let (numbers, outputs) = ([params, &x], outputs.view_mut());
+                Ok(kernels.narrow_forward(stream, (narrow, run), numbers, &outputs, samples.start)?)
+            });
+        }
         for l in 0..convs.len() {
             let (before, from_here) = convs.split_at_mut(l);
             let DeviceConv { conv, params: range, outputs, .. } = &mut from_here[0];
@@ -249,9 +301,10 @@ impl DeviceNet {
             for l in chain.clone() {
                 let DeviceLayer { dense, params: range, source, is_read } = &layers[l];
                 // A layer reads one before it.
-                let (before, from_here) = outputs.split_at_mut(l);
-                let x = source.map_or(inputs.view(), |source| before[source].view()).slice(of(dense.n_in));
-                let y = from_here[0].view_mut().into_slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
+                let (before, from_here) = outputs.view_mut().split_at(output_places[l].start);
+                let before = before.into_view();
+                let x = source.map_or(inputs.view(), |source| before.slice(output_places[source].clone())).slice(of(dense.n_in));
+                let y = from_here.into_slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
                 kernels.forward(stream, *dense, &params.slice(range.clone()), &x, &y)?;
             }
         }
@@ -268,11 +321,17 @@ impl DeviceNet {
         (samples, slices): (Range<usize>, &MinibatchSlices),
         partial: &mut ViewMut<'_, f32>,
     ) -> Result<(), Error> {
-        let first = samples.start - self.holds.start;
-        let of = |len: usize| first * len..(first + samples.len()) * len;
+        let held = samples.start - self.holds.start;
+        let of = |len: usize| held * len..(held + samples.len()) * len;
         let of_all = |len: usize| samples.start * len..samples.end * len;
-        let Self { convs, layers, chains, inputs, outputs, deltas, .. } = self;
+        let Self { convs, layers, chains, inputs, outputs, deltas, output_places, delta_places, narrow, .. } = self;
         let (stride, len) = (params.len(), partial.len());
+        if let Some(narrow) = narrow {
+            let (inputs, outputs, deltas) = (inputs.view(), outputs.view(), deltas.view());
+            let numbers = NarrowNumbers { params: *params, inputs, outputs, deltas };
+            let to = (&partial.slice_mut(0..len), stride);
+            return Ok(kernels.narrow_gradient(stream, (narrow, slices), numbers, [held, samples.start], to)?);
+        }
         let features = convs.last_mut().map(|conv| (conv.conv.shape().activation, &conv.outputs, &mut conv.deltas));
         let (mut features, inputs_of_dense) = match features {
             Some((activation, outputs, deltas)) => (Some((activation, deltas)), outputs),
@@ -280,21 +339,22 @@ impl DeviceNet {
         };
         for l in chains.iter().rev().flat_map(|chain| chain.clone().rev()) {
             let DeviceLayer { dense, params: range, source, is_read } = &layers[l];
-            let x = source.map_or(inputs_of_dense.view(), |source| outputs[source].view()).slice(of(dense.n_in));
-            let (before, from_here) = deltas.split_at_mut(l);
-            let dz = from_here[0].view().slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
+            let outputs = |source: usize| outputs.view().slice(output_places[source].clone());
+            let x = source.map_or(inputs_of_dense.view(), outputs).slice(of(dense.n_in));
+            let (before, from_here) = deltas.view_mut().split_at(delta_places[l].start);
+            let dz = from_here.into_view().slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
             let to = partial.slice_mut(range.start..len);
             kernels.gradient(stream, (*dense, slices), &x, &dz, (&to, stride))?;
             let (activation, dx) = match (*source, &mut features) {
-                (Some(source), _) => (layers[source].dense.activation, &mut before[source]),
-                (None, Some((activation, dx))) => (*activation, &mut **dx),
+                (Some(source), _) => (layers[source].dense.activation, before.into_slice(delta_places[source].clone())),
+                (None, Some((activation, dx))) => (*activation, dx.view_mut()),
                 (None, None) => continue,
             };
             // The layers that read one layer add up, the last one first; the derivative follows the first one.
             let mut readers = (0..layers.len()).filter(|&reader| layers[reader].source == *source);
             let (first, last) = (readers.next(), readers.next_back());
             let derive = (first == Some(l)).then_some((activation, &x));
-            let dx = dx.view_mut().into_slice(of(dense.n_in));
+            let dx = dx.into_slice(of(dense.n_in));
             let add = last.is_some_and(|last| last != l);
             kernels.input_gradient(stream, (*dense, &params.slice(range.clone())), &dz, derive, add, &dx)?;
         }

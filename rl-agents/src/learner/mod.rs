@@ -52,6 +52,18 @@ pub(crate) trait Learner {
     /// Starts a pass over the samples.
     fn epoch(&mut self, plan: &Plan) -> Result<(), Error>;
 
+    /// Learns from a minibatch, by the text of `learn`.
+    ///
+    /// A device captures it as a graph: the text is the same for every minibatch of the plan.
+    fn minibatch(
+        &mut self,
+        plan: &Plan,
+        learn: impl FnOnce(&mut Self) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<ControlFlow<()>, Error> {
+        let _ = plan;
+        learn(self)
+    }
+
     /// Computes the gradient of the loss over a range of the pass's samples.
     fn gradient(&mut self, plan: &Plan, minibatch: Range<usize>) -> Result<(), Error>;
 

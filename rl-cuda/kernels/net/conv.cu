@@ -36,7 +36,7 @@ struct Patches {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
 conv_forward(const f32* weight, const f32* bias, const f32* x, f32* y, const u32* positions, const u32* terms, const u32* order,
              Shape shape) {
     __shared__ Operands operands;
@@ -63,7 +63,7 @@ conv_forward(const f32* weight, const f32* bias, const f32* x, f32* y, const u32
 HOST_PHASES(conv_forward)
 
 // Partial gradients of the weights, from the gradient dz (m, positions, N) of the sums.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
 conv_weight_gradient(const f32* x, const f32* dz, f32* partial, const u32* positions, const u32* terms, const u32* order, Shape shape,
                      Slices slices) {
     __shared__ Operands operands;

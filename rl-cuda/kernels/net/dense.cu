@@ -12,17 +12,17 @@ struct Size {
     u32 m, n_in, n_out, activation;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
 dense_forward(const f32* weight, const f32* bias, const f32* x, f32* y, Size size) {
     __shared__ Operands operands;
     Block threads;
     Place place(blockIdx.x, size.n_out);
     begin_at_bias(threads, place, bias, size.n_out);
     auto a = [&](u32 row, u32 term) {
-        return place.row + row < size.m ? x[(u64)(place.row + row) * size.n_in + term] : 0.0f;
+        return x[(u64)least(place.row + row, size.m - 1) * size.n_in + term];
     };
     auto b = [&](u32 term, u32 column) {
-        return place.column + column < size.n_out ? weight[(u64)term * size.n_out + place.column + column] : 0.0f;
+        return weight[(u64)term * size.n_out + least(place.column + column, size.n_out - 1)];
     };
     u32 len = part_len(size.n_in);
     for (u32 first = 0; first < size.n_in; first += len) {
@@ -39,7 +39,7 @@ HOST_PHASES(dense_forward)
 
 // Gradient dx (m, K) of a layer's inputs y, from the gradient dz (m, N) of its sums. With `add` the product is added to dx. The
 // derivative of the activation that made y is applied last; the activation is none where another product will be added.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
 dense_input_gradient(const f32* weight, const f32* dz, const f32* y, f32* dx, Size size, u32 add) {
     __shared__ Operands operands;
     Block threads;
@@ -51,10 +51,10 @@ dense_input_gradient(const f32* weight, const f32* dz, const f32* y, f32* dx, Si
         });
     });
     auto a = [&](u32 row, u32 term) {
-        return place.row + row < size.m ? dz[(u64)(place.row + row) * size.n_out + term] : 0.0f;
+        return dz[(u64)least(place.row + row, size.m - 1) * size.n_out + term];
     };
     auto b = [&](u32 term, u32 column) {
-        return place.column + column < size.n_in ? weight[(u64)(place.column + column) * size.n_out + term] : 0.0f;
+        return weight[(u64)least(place.column + column, size.n_in - 1) * size.n_out + term];
     };
     u32 len = part_len(size.n_out);
     for (u32 first = 0; first < size.n_out; first += len) {
@@ -71,7 +71,7 @@ dense_input_gradient(const f32* weight, const f32* dz, const f32* y, f32* dx, Si
 HOST_PHASES(dense_input_gradient)
 
 // Partial gradients of the weights, (K, N) each.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
 dense_weight_gradient(const f32* x, const f32* dz, f32* partial, Size size, Slices slices) {
     __shared__ Operands operands;
     Block threads;
@@ -83,10 +83,10 @@ dense_weight_gradient(const f32* x, const f32* dz, f32* partial, Size size, Slic
         each_number(t, sums, place, [&](u32, u32, f32& total, f32& part) { total = part = 0.0f; });
     });
     auto a = [&](u32 row, u32 term) {
-        return place.row + row < size.n_in ? x[(u64)term * size.n_in + place.row + row] : 0.0f;
+        return x[(u64)term * size.n_in + least(place.row + row, size.n_in - 1)];
     };
     auto b = [&](u32 term, u32 column) {
-        return place.column + column < size.n_out ? dz[(u64)term * size.n_out + place.column + column] : 0.0f;
+        return dz[(u64)term * size.n_out + least(place.column + column, size.n_out - 1)];
     };
     for (u32 first = group.first; first < group.end; first += TILE) {
         add_terms<false, false>(threads, operands, first, part_end(first, TILE, group.end), a, b);

@@ -14,9 +14,11 @@ extern "C" __global__ void learner_begin(Counters* counters, Totals* totals) {
 }
 HOST_KERNEL(learner_begin)
 
-// Counts an epoch, whose order has been written.
+// Begins an epoch.
 extern "C" __global__ void learner_epoch(Counters* counters, Totals* totals) {
-    if (thread_number() > 0 || counters->stop != STOP_NOT) return;
+    if (thread_number() > 0) return;
+    counters->sample = 0;
+    if (counters->stop != STOP_NOT) return;
     counters->epochs += 1;
     totals->kl = 0.0f;
     totals->of_epoch = 0.0f;
@@ -54,6 +56,7 @@ learner_loss(const f32* terms, f64* tiles, Minibatch minibatch, const Settings* 
     threads.each([&](u32 t, Nothing&) {
         if (t > 0) return;
         totals->go = 0.0f;
+        counters->sample += minibatch.n;
         if (counters->stop != STOP_NOT) return;
         f32 policy = parts[0], value = parts[1], entropy = -parts[2], kl = parts[3];
         totals->minibatches += 1.0f;

@@ -12,6 +12,7 @@ struct Counters {
     u64 skipped; // consecutive optimizer steps skipped last
     u64 changes; // of the parameters
     u64 stop;    // why the rest of the update is skipped
+    u64 sample;  // first of the next minibatch in the order
 };
 
 enum Stop : u64 {

@@ -17,7 +17,7 @@ const u32 THREADS = 128;
 const u32 SIDE = 64; // rows and columns of a block
 const u32 ROWS = 8, COLUMNS = 4; // of a thread
 const u32 TERMS = 32; // in shared memory at a time
-const u32 PITCH = SIDE + 4; // numbers from a term to the next
+const u32 IN_FLIGHT = 8; // loads of a thread before the first is waited for
 const u32 LONG = 96; // terms above which a sum has parts of TERMS
 
 struct Sums {
@@ -25,10 +25,30 @@ struct Sums {
     f32 part[ROWS][COLUMNS];
 };
 
-// Operands of TERMS terms: a[term][row] and b[term][column].
+// Operands of TERMS terms: a(term, row) and b(term, column), at `place_of`.
 struct alignas(16) Operands {
-    f32 a[TERMS * PITCH];
-    f32 b[TERMS * PITCH];
+    f32 a[TERMS * SIDE];
+    f32 b[TERMS * SIDE];
+};
+
+// Place of an operand. Groups of four rows are swapped from term to term, so that the threads of a warp meet in no bank, whether they
+// store neighbouring rows, or four rows of eight terms each.
+__device__ inline u32 place_of(u32 term, u32 row) {
+    return term * SIDE + ((row / 4 ^ term % 8) * 4 + row % 4);
+}
+
+__device__ inline u32 least(u32 a, u32 b) {
+    return a < b ? a : b;
+}
+
+// A number of a matrix that a thread loads: four rows of eight terms for neighbouring threads if ALONG, whose terms lie side by side in
+// memory, else neighbouring rows.
+template <bool ALONG>
+struct Loaded {
+    u32 term, row;
+
+    __device__ Loaded(u32 i)
+        : term(ALONG ? i / 4 % 8 + i / (32 * (SIDE / 4)) * 8 : i / SIDE), row(ALONG ? i % 4 + i / 32 % (SIDE / 4) * 4 : i % SIDE) {}
 };
 
 // First row and column of this block in a matrix of as many columns.
@@ -65,36 +85,42 @@ __device__ __forceinline__ void each_inside(u32 t, Own& sums, const Place& place
     });
 }
 
-// Adds terms `first` to `end` to the parts. a(row, term) and b(term, column) read the operands, 0 outside of the matrices; neighbouring
-// threads read neighbouring terms if ALONG, otherwise neighbouring rows or columns.
+// Copies a thread's numbers of an operand to shared memory, loads before stores.
+template <bool ALONG, class Number>
+__device__ __forceinline__ void load(u32 t, f32* operand, Number number) {
+#pragma unroll
+    for (u32 first = t; first < SIDE * TERMS; first += IN_FLIGHT * THREADS) {
+        f32 x[IN_FLIGHT];
+#pragma unroll
+        for (u32 step = 0; step < IN_FLIGHT; ++step) {
+            Loaded<ALONG> of(first + step * THREADS);
+            x[step] = number(of.row, of.term);
+        }
+#pragma unroll
+        for (u32 step = 0; step < IN_FLIGHT; ++step) {
+            Loaded<ALONG> of(first + step * THREADS);
+            operand[place_of(of.term, of.row)] = x[step];
+        }
+    }
+}
+
+// Adds terms `first` to `end` to the parts. a(row, term) and b(term, column) read the operands, of rows and columns outside of the
+// matrices any; neighbouring threads read neighbouring terms if ALONG, otherwise neighbouring rows or columns.
 template <bool A_ALONG, bool B_ALONG, class Own, class A, class B>
 __device__ __forceinline__ void add_terms(Threads<Own, THREADS>& threads, Operands& operands, u32 first, u32 end, A a, B b) {
     for (u32 begin = first; begin < end; begin += TERMS) {
         u32 terms = end - begin < TERMS ? end - begin : TERMS;
         threads.phase([&](u32 t, Own&) {
-#pragma unroll 4
-            for (u32 step = 0; step < SIDE * TERMS / THREADS; ++step) {
-                u32 i = t + step * THREADS;
-                u32 row = A_ALONG ? i / TERMS : i % SIDE, term = A_ALONG ? i % TERMS : i / SIDE;
-                if (term < terms) {
-                    operands.a[term * PITCH + row] = a(row, begin + term);
-                }
-            }
-#pragma unroll 4
-            for (u32 step = 0; step < SIDE * TERMS / THREADS; ++step) {
-                u32 i = t + step * THREADS;
-                u32 column = B_ALONG ? i / TERMS : i % SIDE, term = B_ALONG ? i % TERMS : i / SIDE;
-                if (term < terms) {
-                    operands.b[term * PITCH + column] = b(begin + term, column);
-                }
-            }
+            // From addresses that are always valid; what is loaded past the last term is not read.
+            load<A_ALONG>(t, operands.a, [&](u32 row, u32 term) { return a(row, begin + least(term, terms - 1)); });
+            load<B_ALONG>(t, operands.b, [&](u32 column, u32 term) { return b(begin + least(term, terms - 1), column); });
         });
         threads.phase([&](u32 t, Own& sums) {
             u32 row = t / 16 * ROWS, column = t % 16 * COLUMNS;
             for (u32 term = 0; term < terms; ++term) {
-                float4 low = *(const float4*)&operands.a[term * PITCH + row];
-                float4 high = *(const float4*)&operands.a[term * PITCH + row + 4];
-                float4 y = *(const float4*)&operands.b[term * PITCH + column];
+                float4 low = *(const float4*)&operands.a[place_of(term, row)];
+                float4 high = *(const float4*)&operands.a[place_of(term, row + 4)];
+                float4 y = *(const float4*)&operands.b[place_of(term, column)];
                 const f32 x[ROWS] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
                 for (u32 i = 0; i < ROWS; ++i) {

@@ -11,7 +11,7 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 // One block runs at a time, and blocks begin with what the last one left.
 #define __shared__ static thread_local
 #define fmaf __builtin_fmaf

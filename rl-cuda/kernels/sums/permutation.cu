@@ -28,28 +28,29 @@ __device__ inline u32 moved(u64 seed, u64 step, const Rectangle& rectangle, u32 
     return row * rectangle.columns + column;
 }
 
-// Number at each index of the order of the next epoch. One thread per index.
-extern "C" __global__ void permutation_order(const Counters* counters, u32* order, Rectangle rectangle) {
-    u64 i = thread_number();
-    if (i >= rectangle.n) return;
+// Rows of the next minibatch, (n): the numbers from `counters->sample` on in the order of this epoch. One thread per row; rows past the
+// end of the order are not written.
+extern "C" __global__ void permutation_rows(const Counters* counters, u32* rows, Rectangle rectangle, u32 n) {
+    u64 i = thread_number(), index = counters->sample + i;
+    if (i >= n || index >= rectangle.n) return;
+    u32 number = (u32)index;
     if (rectangle.rows == 0) { // no permutation
-        order[i] = (u32)i;
+        rows[i] = number;
         return;
     }
-    u64 seed = counters->seed, step = counters->epochs;
+    u64 seed = counters->seed, step = counters->epochs - 1;
     if (rectangle.n <= SORTED) {
-        u32 word = block(seed, (u32)i, step, PURPOSE_SHUFFLE, 2).word(0), rank = 0;
+        u32 word = block(seed, number, step, PURPOSE_SHUFFLE, 2).word(0), rank = 0;
         for (u32 j = 0; j < rectangle.n; ++j) {
             u32 other = block(seed, j, step, PURPOSE_SHUFFLE, 2).word(0);
-            rank += other < word || (other == word && j < i) ? 1 : 0;
+            rank += other < word || (other == word && j < number) ? 1 : 0;
         }
-        order[i] = rank;
+        rows[i] = rank;
         return;
     }
-    u32 number = (u32)i;
     do {
         number = moved(seed, step, rectangle, number);
     } while (number >= rectangle.n);
-    order[i] = number;
+    rows[i] = number;
 }
-HOST_KERNEL(permutation_order)
+HOST_KERNEL(permutation_rows)

@@ -59,7 +59,7 @@ macro_rules! headers {
 /// `cargo xtask ptx` compiles each file below `kernels` that ends in `.cu`.
 pub(crate) const MODULES: &[Module] = modules![
     "envs": "acrobot", "breakout", "cartpole", "clock", "mountain_car", "mountain_car_continuous", "pendulum", "snake";
-    "net": "conv", "dense", "learner", "normalize", "off_policy", "policy_gradient", "q_learning", "sample", "samples", "surrogate";
+    "net": "conv", "dense", "learner", "narrow", "normalize", "off_policy", "policy_gradient", "q_learning", "sample", "samples", "surrogate";
     "sums": "episodes", "gae", "gather", "math", "permutation", "sums", "targets";
 ];
 

@@ -126,6 +126,7 @@ impl KernelBench<'_, LearnerKernels> {
             self.corners.pick(&[0, 1, 2, 3, u64::MAX]),
             self.corners.pick(&steps),
             self.corners.pick(&[0, 0, 0, 1, 2, 1 << 32]),
+            self.corners.pick(&[0, 0, 0, 1, 63, u64::MAX]),
         ];
         self.stream.upload(&state.counters.view_mut(), &counters).unwrap();
         let mut totals: Vec<f32> = (0..state.totals.len()).map(|_| self.corners.float(&[0.0, 1.0])).collect();
@@ -368,7 +369,8 @@ fn orders_and_targets_agree_from_any_counter() {
             for n in [1, bench.corners.pick(&[2, 3, 5, 33, 63]), 64, 65, bench.corners.pick(&[66, 67, 72, 99, 120])] {
                 let mut order = bench.zeros(n);
                 let shuffled = bench.corners.0.below(8) > 0;
-                bench.kernels.epoch(&bench.stream, &mut state, shuffled, &order.view_mut()).unwrap();
+                bench.kernels.epoch(&bench.stream, &mut state).unwrap();
+                bench.kernels.rows(&bench.stream, &state, (n, shuffled), &order.view_mut()).unwrap();
                 bench.digest.add(&bench.stream, &order, |index| index);
                 bench.add_state(&state);
             }
@@ -406,9 +408,10 @@ fn orders_and_targets_agree_from_any_counter() {
         }
         for (seed, n) in EQUAL {
             let mut state = LearnerState::new(bench.device).unwrap();
-            bench.stream.upload(&state.counters.view_mut(), &[seed, 0, 0, 0, 0, 0]).unwrap();
+            bench.stream.upload(&state.counters.view_mut(), &[seed, 0, 0, 0, 0, 0, 0]).unwrap();
             let mut order = bench.zeros(n);
-            bench.kernels.epoch(&bench.stream, &mut state, true, &order.view_mut()).unwrap();
+            bench.kernels.epoch(&bench.stream, &mut state).unwrap();
+            bench.kernels.rows(&bench.stream, &state, (n, true), &order.view_mut()).unwrap();
             bench.digest.add(&bench.stream, &order, |index| index);
         }
         bench.digest

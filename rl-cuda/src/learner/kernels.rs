@@ -168,9 +168,11 @@ pub struct LearnerKernels {
     pub(super) weight_gradient: Kernel,
     pub(super) bias_gradient: Kernel,
     pub(super) sum_gradients: Kernel,
+    pub(super) narrow_forward: Kernel,
+    pub(super) narrow_gradient: Kernel,
     sums_of: Kernel,
     sums_fold: Kernel,
-    order: Kernel,
+    rows: Kernel,
     begin: Kernel,
     epoch: Kernel,
     /// Kernels of each objective: categorical, Gaussian, several heads.
@@ -211,9 +213,11 @@ impl LearnerKernels {
             weight_gradient: kernel("dense", "weight_gradient")?,
             bias_gradient: kernel("dense", "bias_gradient")?,
             sum_gradients: kernel("dense", "sum_gradients")?,
+            narrow_forward: kernel("narrow", "forward")?,
+            narrow_gradient: kernel("narrow", "gradient")?,
             sums_of: kernel("sums", "of")?,
             sums_fold: kernel("sums", "fold")?,
-            order: kernel("permutation", "order")?,
+            rows: kernel("permutation", "rows")?,
             begin: kernel("learner", "begin")?,
             epoch: kernel("learner", "epoch")?,
             objectives: [objective("surrogate")?, objective("policy_gradient")?],
@@ -350,31 +354,38 @@ impl LearnerKernels {
         unsafe { self.begin.launch(stream, 1, 1, args) }
     }
 
-    /// Writes the order of samples of the next epoch, and counts the epoch.
-    ///
-    /// Samples that are not `shuffled` keep their order.
+    /// Begins an epoch, and counts it.
     ///
     /// # Errors
     /// [`Error::Launch`].
-    pub fn epoch(
+    pub fn epoch(&self, stream: &Stream, state: &mut LearnerState) -> Result<(), Error> {
+        let args = Args::new().push_long(state.counters.address()).push_long(state.totals.address());
+        // SAFETY: the parameters are those of `learner_epoch`.
+        unsafe { self.epoch.launch(stream, 1, 1, args) }
+    }
+
+    /// Writes the rows of the next minibatch, in the epoch's order of `n_samples` samples.
+    ///
+    /// Samples that are not `shuffled` keep their order. [`LearnerKernels::loss`] ends a minibatch.
+    ///
+    /// # Errors
+    /// [`Error::Launch`].
+    pub fn rows(
         &self,
         stream: &Stream,
-        state: &mut LearnerState,
-        shuffled: bool,
-        order: &ViewMut<'_, u32>,
+        state: &LearnerState,
+        (n_samples, shuffled): (usize, bool),
+        rows: &ViewMut<'_, u32>,
     ) -> Result<(), Error> {
-        let n = order.len() as u32;
+        let n = n_samples as u32;
         if n == 0 {
             return Ok(());
         }
         let columns = (n - 1).isqrt() + 1;
         let rectangle = if shuffled { [n, n.div_ceil(columns), columns] } else { [n, 0, 0] };
-        let args = Args::new().push_long(state.counters.address()).push_long(order.address()).push(&rectangle);
-        // SAFETY: the parameters are those of `permutation_order`.
-        unsafe { self.order.launch(stream, order.len() as u64, BLOCK, args)? };
-        let args = Args::new().push_long(state.counters.address()).push_long(state.totals.address());
-        // SAFETY: the parameters are those of `learner_epoch`.
-        unsafe { self.epoch.launch(stream, 1, 1, args) }
+        let args = Args::new().push_long(state.counters.address()).push_long(rows.address()).push(&rectangle);
+        // SAFETY: the parameters are those of `permutation_rows`.
+        unsafe { self.rows.launch(stream, rows.len() as u64, BLOCK, args.push(&[rows.len() as u32])) }
     }
 
     /// Computes the parts of a loss, and the gradients of the outputs.

@@ -11,6 +11,7 @@ mod dense;
 mod episodes;
 mod kernels;
 mod layer;
+mod narrow;
 mod off_policy;
 mod optim;
 mod q_learning;
@@ -24,6 +25,7 @@ pub use kernels::{
     Terms,
 };
 pub use layer::{Activation, DenseLayer};
+pub use narrow::{NarrowLayer, NarrowNet, NarrowNumbers};
 pub use off_policy::{ActionDistribution, JudgedSamples, OffPolicyKernels};
 pub use q_learning::{NextColumns, QLearningKernels, TD_TERMS, TdColumns};
 pub use slices::{MinibatchSlices, TILE};

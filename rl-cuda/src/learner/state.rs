@@ -44,13 +44,15 @@ pub struct LearnerCounters {
     ///
     /// 0 for none, 1 for the KL divergence, or [`LearnerCounters::DIVERGED`].
     pub stop: u64,
+    /// Samples of the epoch so far.
+    pub sample: u64,
 }
 
 impl LearnerCounters {
     /// Value of [`LearnerCounters::stop`] after several skipped steps in a row.
     pub const DIVERGED: u64 = 2;
     /// Number of counters.
-    pub const LEN: usize = 6;
+    pub const LEN: usize = 7;
 
     /// Waits for the slab's copy, and returns the counters in it.
     ///
@@ -63,12 +65,12 @@ impl LearnerCounters {
     }
 
     fn words(self) -> [u64; Self::LEN] {
-        let Self { seed, epochs, taken, skipped, changes, stop } = self;
-        [seed, epochs, taken, skipped, changes, stop]
+        let Self { seed, epochs, taken, skipped, changes, stop, sample } = self;
+        [seed, epochs, taken, skipped, changes, stop, sample]
     }
 
-    fn of([seed, epochs, taken, skipped, changes, stop]: [u64; Self::LEN]) -> Self {
-        Self { seed, epochs, taken, skipped, changes, stop }
+    fn of([seed, epochs, taken, skipped, changes, stop, sample]: [u64; Self::LEN]) -> Self {
+        Self { seed, epochs, taken, skipped, changes, stop, sample }
     }
 }
 
@@ -119,7 +121,7 @@ impl LearnerState {
     /// # Errors
     /// [`Error::Memory`].
     pub fn new(device: &Device) -> Result<Self, Error> {
-        let (counters, settings) = (Buffer::zeros(device, 6)?, Buffer::zeros(device, 10)?);
+        let (counters, settings) = (Buffer::zeros(device, LearnerCounters::LEN)?, Buffer::zeros(device, 10)?);
         let host_settings = PinnedSlab::zeros(Some(device), 10, CpuAccess::WriteOnly)?;
         Ok(Self { counters, settings, totals: Buffer::zeros(device, TOTALS)?, host_settings })
     }

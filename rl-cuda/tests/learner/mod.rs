@@ -4,8 +4,8 @@ use std::hash::Hash;
 
 use rl_cuda::learner::{
     ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, Deviations, HeadSizes, JudgedSamples, LearnerCounters,
-    LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NextColumns, Objective,
-    OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms, UpdateSettings,
+    LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NarrowLayer, NarrowNet,
+    NarrowNumbers, NextColumns, Objective, OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms, UpdateSettings,
 };
 use rl_cuda::targets::Steps;
 use rl_cuda::{Buffer, Device};
@@ -48,6 +48,56 @@ pub(crate) fn dense(device: &Device, bits: &mut Bits<'_>) {
             kernels.sum_gradients(&stream, &slices, &partial.view(), &gradient.view_mut()).unwrap();
             stream.synchronize().unwrap();
             bits.floats(&gradient.view());
+        }
+    }
+}
+
+pub(crate) fn narrow(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(9));
+    let (tanh, relu, none) = (Activation::Tanh, Activation::Relu, Activation::None);
+    // Widths of each chain, samples, slices: every way in which the threads of a block share a layer.
+    let nets: [(&[&[usize]], usize, usize); 5] = [
+        (&[&[4, 64, 64, 2], &[4, 64, 64, 1]], 200, 2),
+        (&[&[1, 1]], 1, 1),
+        (&[&[9, 33, 3, 6, 5], &[9, 4]], 97, 1),
+        (&[&[8, 61, 7]], 33, 4),
+        (&[&[63, 62, 10], &[63, 5, 2], &[63, 3]], 291, 2),
+    ];
+    for (i, (widths, m, n_slices)) in nets.into_iter().enumerate() {
+        let (mut n_params, mut n_outputs, mut n_deltas) = (0, 0, 0);
+        let mut chain = |widths: &&[usize]| -> Vec<NarrowLayer> {
+            let layers = widths.windows(2).enumerate().map(|(l, sizes)| {
+                let is_last = l + 2 == widths.len();
+                let activation = if is_last { none } else { [tanh, relu][i % 2] };
+                let layer = DenseLayer { n_in: sizes[0], n_out: sizes[1], activation };
+                let layer = NarrowLayer { layer, params: n_params, outputs: n_outputs, deltas: n_deltas };
+                n_params += (sizes[0] + 1) * sizes[1];
+                n_outputs += ((m + 3) * sizes[1]).next_multiple_of(4);
+                n_deltas += if is_last { (m + 3) * sizes[1] } else { 0 };
+                layer
+            });
+            layers.collect()
+        };
+        let chains: Vec<_> = widths.iter().map(&mut chain).collect();
+        let net = NarrowNet::new(device, chains).unwrap().unwrap();
+        let mut floats = |n: usize| upload(device, &source.floats(n));
+        let (params, inputs, deltas) = (floats(n_params), floats((m + 2) * widths[0][0]), floats(n_deltas));
+        let mut outputs = Buffer::zeros(device, n_outputs).unwrap();
+        for chains in [0..1, 0..widths.len(), widths.len() - 1..widths.len()] {
+            let numbers = [&params.view(), &inputs.view().slice(0..m * widths[0][0])];
+            kernels.narrow_forward(&stream, (&net, chains), numbers, &outputs.view_mut(), 3).unwrap();
+            stream.synchronize().unwrap();
+            bits.floats(&outputs.view());
+        }
+        for max_numbers in [0, usize::MAX] {
+            let slices = MinibatchSlices::new(m, n_slices, n_params, max_numbers);
+            let mut partial = Buffer::zeros(device, slices.rows() * n_params).unwrap();
+            let [params, inputs, outputs, deltas] = [params.view(), inputs.view(), outputs.view(), deltas.view()];
+            let numbers = NarrowNumbers { params, inputs, outputs, deltas };
+            let to = (&partial.view_mut(), n_params);
+            kernels.narrow_gradient(&stream, (&net, &slices), numbers, [0, 2], to).unwrap();
+            stream.synchronize().unwrap();
+            bits.floats(&partial.view());
         }
     }
 }
@@ -143,7 +193,8 @@ pub(crate) fn permutation(device: &Device, bits: &mut Bits<'_>) {
     for n in [1, 2, 64, 65, 66, 1000] {
         let mut order = Buffer::zeros(device, n).unwrap();
         for shuffled in [true, false, true] {
-            kernels.epoch(&stream, &mut state, shuffled, &order.view_mut()).unwrap();
+            kernels.epoch(&stream, &mut state).unwrap();
+            kernels.rows(&stream, &state, (n, shuffled), &order.view_mut()).unwrap();
             stream.synchronize().unwrap();
             bits.words(&order.view());
         }
@@ -323,8 +374,7 @@ pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
         let mut tiles = Buffer::zeros(device, PARTS * slices.tiles()).unwrap();
         state.set_settings(&stream, &settings).unwrap();
         kernels.begin(&stream, &mut state).unwrap();
-        let mut order = Buffer::zeros(device, 3).unwrap();
-        kernels.epoch(&stream, &mut state, true, &order.view_mut()).unwrap();
+        kernels.epoch(&stream, &mut state).unwrap();
         for _ in 0..5 {
             let of_rows = (&advantages.view(), Some(&rows.view()));
             kernels.sum(&stream, of_rows, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
@@ -373,7 +423,7 @@ pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
                 [&terms, &d_outputs, &d_values, &std_gradient].iter().for_each(|numbers| bits.floats(&numbers.view()));
             }
         }
-        kernels.epoch(&stream, &mut state, true, &order.view_mut()).unwrap();
+        kernels.epoch(&stream, &mut state).unwrap();
         let (totals, counters) = (state.totals(&stream).unwrap(), state.counters(&stream).unwrap());
         [&params, &m, &v].iter().for_each(|numbers| bits.floats(&numbers.view()));
         format!("{totals:?} {counters:?}").hash(&mut bits.hash);

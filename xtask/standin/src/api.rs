@@ -364,6 +364,9 @@ api! {
     }
     fn cuGraphInstantiateWithFlags(exec: *mut Handle, graph: Handle, _flags: u64) in_context |driver| {
         let work = driver.graphs.get(&(graph.addr() as u64)).cloned().ok_or(INVALID_HANDLE)?;
+        if work.len() > driver.settings.nodes {
+            return Err(driver.refuse(OUT_OF_MEMORY, &format!("a graph of {} nodes", work.len())));
+        }
         let new = driver.new_handle();
         driver.graphs.insert(new, work);
         give(exec, handle(new))

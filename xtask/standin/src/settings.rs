@@ -19,6 +19,10 @@ pub(crate) struct Settings {
     pub(crate) schedule: Schedule,
     pub(crate) memory: usize,
     pub(crate) devices: i32,
+    /// Maximum nodes of a graph.
+    ///
+    /// A GPU takes more, slowly: a graph's size must not depend on that of a run.
+    pub(crate) nodes: usize,
     /// Number of launches after which the device is lost.
     pub(crate) launches: u64,
     pub(crate) counts: Option<PathBuf>,
@@ -43,6 +47,7 @@ impl Settings {
             schedule,
             memory: variable("RL_STANDIN_MEMORY").map_or(4 << 30, |text| text.parse().expect("RL_STANDIN_MEMORY is a number")),
             devices: variable("RL_STANDIN_DEVICES").map_or(1, |text| text.parse().expect("RL_STANDIN_DEVICES is a number")),
+            nodes: variable("RL_STANDIN_NODES").map_or(10_000, |text| text.parse().expect("RL_STANDIN_NODES is a number")),
             launches: variable("RL_STANDIN_LAUNCHES")
                 .map_or(u64::MAX, |text| text.parse().expect("RL_STANDIN_LAUNCHES is a number")),
             counts: variable("RL_STANDIN_COUNTS").map(PathBuf::from),

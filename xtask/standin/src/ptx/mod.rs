@@ -207,6 +207,7 @@ fn kernel<'a>(number: usize, line: &str, lines: &mut impl Iterator<Item = (usize
         match line {
             "" | ")" => {}
             "{" => break,
+            _ if line.starts_with(".minnctapersm ") => {} // registers, which nothing here runs out of
             _ if line.starts_with(".maxntid ") => {
                 max_threads = bound(line).ok_or_else(|| PtxError { line: number, what: format!("unknown: {line}") })?;
             }
