@@ -32,10 +32,13 @@ use crate::policy::distributions::Distribution;
 use crate::ranks::Ranks;
 use crate::{ActorCritic, Error};
 
-/// Maximum number of floats in the partial gradients of a minibatch.
+/// Returns the maximum number of floats in the partial gradients of a minibatch.
 ///
-/// Each tile has a partial gradient; above the maximum, each slice has one.
-pub(crate) const MAX_PARTIAL_FLOATS: usize = 1 << 26;
+/// Each tile has a partial gradient; above the maximum, each slice has one. Those of small networks are the only blocks of work
+/// that a device gets, so they may take 1 GiB: enough for minibatches of 2 million samples.
+pub(crate) fn max_partial_floats(n_params: usize) -> usize {
+    if n_params < 1 << 16 { 1 << 28 } else { 1 << 26 }
+}
 
 /// Work that is repeated, as a graph.
 #[derive(Clone, Copy, Debug)]
@@ -241,7 +244,8 @@ impl DeviceDescent {
             _ => None,
         };
         let (len, n_params) = (shape.n_steps * shape.n_envs, policy.params().len());
-        let slices = MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, MAX_PARTIAL_FLOATS);
+        let slices =
+            MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, max_partial_floats(n_params));
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
         let held = held(&slices, micro_batch);
         let (actor, critic) = policy.chains();
@@ -404,9 +408,8 @@ impl DeviceDescent {
             let (n, has_actions) = (rows.len(), rows.end <= len);
             let of_rows = rows.start * d..rows.end * d;
             let obs = visit!(Obs, columns.obs(), |obs| obs.slice(of_rows.clone()));
-            inputs.write(stream, (&obs, d), None, &net.inputs_mut(n))?;
             let judges = has_actions && off_policy.refresh != Refresh::Values;
-            net.forward(Queue { stream, kernels }, &params, n, (!judges).then_some(actor))?;
+            inputs.forward((stream, net, &params), &obs, (n, d), (!judges).then_some(actor))?;
             if judges {
                 let outputs = net.outputs(actor, n);
                 let a = outputs.len() / n;
@@ -457,8 +460,7 @@ impl DeviceDescent {
                 }
                 _ => return Err(Error::ObsKind),
             };
-            inputs.write(stream, (&obs, d), None, &net.inputs_mut(n))?;
-            net.forward(Queue { stream, kernels }, &params.view(), n, Some(actor))?;
+            inputs.forward((stream, net, &params.view()), &obs, (n, d), Some(actor))?;
             let ended = (&net.outputs(critic, n), &final_at.there.view().slice(0..n));
             let next_values = computed.next_values.view_mut();
             if first == 0 {

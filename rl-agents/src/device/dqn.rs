@@ -17,7 +17,7 @@ use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream, View, ViewMu
 use rl_envs::{Actions, Obs, visit};
 
 use crate::agent::OnDevice;
-use crate::device::descent::{MAX_PARTIAL_FLOATS, download, held, unsupported, with_rest};
+use crate::device::descent::{download, held, max_partial_floats, unsupported, with_rest};
 use crate::device::exchange::{DeviceExchange, SharedBuffers};
 use crate::device::net::{DeviceNet, Queue};
 use crate::device::times::{DevicePhase, DeviceTimes, DeviceWatch};
@@ -141,7 +141,7 @@ impl DeviceDqn {
         let (chains, n_actions, network) = (network.chains(), network.n_actions(), network.network());
         let Some(PackedNet { net, .. }) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
         let n_params = network.params().len();
-        let slices = MinibatchSlices::new(b, slices::of_minibatch(b, n_params), n_params, MAX_PARTIAL_FLOATS);
+        let slices = MinibatchSlices::new(b, slices::of_minibatch(b, n_params), n_params, max_partial_floats(n_params));
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
         let memory: Arc<dyn Memory> = Arc::new(Pinned(device.clone()));
         let slot = || {

@@ -50,7 +50,7 @@ pub(crate) struct DeviceNet {
     /// Layers of each chain.
     chains: Vec<Range<usize>>,
     /// Inputs of the first layers, (H, I): one-hot vectors for categories.
-    pub(crate) inputs: Buffer<f32>,
+    inputs: Buffer<f32>,
     outputs: Buffer<f32>,
     deltas: Buffer<f32>,
     /// Places of every layer's outputs, (H, N), or (M, N) if no other reads it.
@@ -217,7 +217,19 @@ impl DeviceNet {
         m: usize,
         skip: Option<usize>,
     ) -> Result<(), Error> {
-        self.forward_held(queue, params, 0..m, skip)
+        self.forward_held(queue, params, (0..m, None), skip)
+    }
+
+    /// Runs samples forward whose inputs (m, I) lie elsewhere, except through chain `skip`.
+    pub(crate) fn forward_from(
+        &mut self,
+        queue: Queue<'_>,
+        params: &View<'_, f32>,
+        inputs: View<'_, f32>,
+        skip: Option<usize>,
+    ) -> Result<(), Error> {
+        let m = inputs.len() / (self.inputs.len() / self.held);
+        self.forward_held(queue, params, (0..m, Some(inputs)), skip)
     }
 
     /// Runs some samples of a minibatch forward.
@@ -242,7 +254,7 @@ impl DeviceNet {
     ) -> Result<(), Error> {
         let len = part.len() * (self.inputs.len() / self.held);
         write(part.clone(), &self.inputs.view_mut().into_slice(0..len))?;
-        self.forward_held(queue, params, part, None)
+        self.forward_held(queue, params, (part, None), None)
     }
 
     /// Writes partial gradients of some slices of a minibatch.
@@ -269,19 +281,22 @@ impl DeviceNet {
         Ok(())
     }
 
-    /// Runs the samples in `inputs` forward, except through chain `skip`.
+    /// Runs samples forward, except through chain `skip`.
+    ///
+    /// Their inputs are in `inputs`, unless they are given.
     fn forward_held(
         &mut self,
         Queue { stream, kernels }: Queue<'_>,
         params: &View<'_, f32>,
-        samples: Range<usize>,
+        (samples, given): (Range<usize>, Option<View<'_, f32>>),
         skip: Option<usize>,
     ) -> Result<(), Error> {
         let (of, of_all) = (|len: usize| 0..samples.len() * len, |len: usize| samples.start * len..samples.end * len);
         self.holds = samples.clone();
         let Self { convs, layers, chains, inputs, outputs, output_places, narrow, .. } = self;
+        let inputs = given.unwrap_or_else(|| inputs.view());
         if let Some(narrow) = narrow {
-            let x = inputs.view().slice(of(layers[0].dense.n_in));
+            let x = inputs.slice(of(layers[0].dense.n_in));
             let skipped = skip.unwrap_or(chains.len());
             let runs = [0..skipped, (skipped + 1).min(chains.len())..chains.len()];
             return runs.into_iter().filter(|run| !run.is_empty()).try_for_each(|run| {
@@ -292,18 +307,18 @@ impl DeviceNet {
         for l in 0..convs.len() {
             let (before, from_here) = convs.split_at_mut(l);
             let DeviceConv { conv, params: range, outputs, .. } = &mut from_here[0];
-            let x = before.last().map_or(&*inputs, |before| &before.outputs).view().slice(of(conv.shape().in_len()));
+            let x = before.last().map_or(inputs, |before| before.outputs.view()).slice(of(conv.shape().in_len()));
             let y = outputs.view_mut().into_slice(of(conv.shape().out_len()));
             conv.forward(stream, &params.slice(range.clone()), &x, &y)?;
         }
-        let inputs = convs.last().map_or(&*inputs, |conv| &conv.outputs);
+        let inputs = convs.last().map_or(inputs, |conv| conv.outputs.view());
         for (_, chain) in chains.iter().enumerate().filter(|(i, _)| Some(*i) != skip) {
             for l in chain.clone() {
                 let DeviceLayer { dense, params: range, source, is_read } = &layers[l];
                 // A layer reads one before it.
                 let (before, from_here) = outputs.view_mut().split_at(output_places[l].start);
                 let before = before.into_view();
-                let x = source.map_or(inputs.view(), |source| before.slice(output_places[source].clone())).slice(of(dense.n_in));
+                let x = source.map_or(inputs, |source| before.slice(output_places[source].clone())).slice(of(dense.n_in));
                 let y = from_here.into_slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
                 kernels.forward(stream, *dense, &params.slice(range.clone()), &x, &y)?;
             }

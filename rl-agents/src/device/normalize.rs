@@ -9,6 +9,8 @@ use rl_cuda::targets::{ObsSlices, TargetKernels};
 use rl_cuda::{Device, Stream, View, ViewMut};
 use rl_envs::{Dtype, Obs, pool};
 
+use crate::Error;
+use crate::device::net::{DeviceNet, Queue};
 use crate::device::staged::Staged;
 use crate::kernel::slices::{MAX_SLICES, MIN_SLICE};
 use crate::network::normalize::{Moments, Normalizer};
@@ -79,6 +81,26 @@ pub(crate) struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
+    /// Runs observations (n, D) through a network, except through chain `skip`.
+    pub(crate) fn forward(
+        &self,
+        (stream, net, params): (&Stream, &mut DeviceNet, &View<'_, f32>),
+        obs: &Obs<View<'_, f32>, View<'_, u8>>,
+        (n, d): (usize, usize),
+        skip: Option<usize>,
+    ) -> Result<(), Error> {
+        let queue = Queue { stream, kernels: self.kernels };
+        match obs {
+            Obs::F32(obs) if self.one_hot.is_none() && self.normalizer.is_none() => {
+                net.forward_from(queue, params, obs.slice(0..n * d), skip)
+            }
+            obs => {
+                self.write(stream, (obs, d), None, &net.inputs_mut(n))?;
+                net.forward(queue, params, n, skip)
+            }
+        }
+    }
+
     /// Writes the inputs (n, I) for observations (rows, D) at `rows`, or the first n.
     pub(crate) fn write(
         &self,

@@ -120,19 +120,37 @@ extern "C" __global__ void dense_bias_gradient(const f32* dz, f32* partial, Size
 }
 HOST_KERNEL(dense_bias_gradient)
 
+const u32 SUM_PARAMS = 32; // of a block
+const u32 SUM_THREADS = SUM_PARAMS * 16;
+
+struct Nothing {};
+
 // Gradient (P) from partial gradients: the groups of a slice in order, then neighbouring slices, then neighbouring sums, until one is
-// left; the number of slices is a power of two up to 16. One thread per parameter.
-extern "C" __global__ void dense_sum_gradients(const f32* partial, f32* gradient, Slices slices, u64 len) {
-    u64 i = thread_number();
-    if (i >= len) return;
-    Tree<f32> tree;
-    for (u32 slice = 0; slice < slices.count; ++slice) {
+// left; the number of slices is a power of two up to 16. A block has 32 parameters, and a thread for each of their slices.
+extern "C" __global__ void __launch_bounds__(SUM_THREADS)
+dense_sum_gradients(const f32* partial, f32* gradient, Slices slices, u64 len) {
+    __shared__ f32 of_slices[SUM_THREADS];
+    Threads<Nothing, SUM_THREADS> threads;
+    u64 first = (u64)blockIdx.x * SUM_PARAMS;
+    threads.phase([&](u32 t, Nothing&) {
+        u64 i = first + t % SUM_PARAMS;
+        u32 slice = t / SUM_PARAMS;
+        if (i >= len || slice >= slices.count) return;
+        const f32* of_slice = partial + (u64)slice * slices.groups * slices.stride + i;
         f32 sum = 0.0f;
+#pragma unroll 8
         for (u32 group = 0; group < slices.groups; ++group) {
-            sum += partial[(u64)(slice * slices.groups + group) * slices.stride + i];
+            sum += of_slice[group * slices.stride];
         }
-        tree.add(slice, sum);
-    }
-    gradient[i] = tree.sum;
+        of_slices[t] = sum;
+    });
+    threads.each([&](u32 t, Nothing&) {
+        if (t >= SUM_PARAMS || first + t >= len) return;
+        Tree<f32> tree;
+        for (u32 slice = 0; slice < slices.count; ++slice) {
+            tree.add(slice, of_slices[slice * SUM_PARAMS + t]);
+        }
+        gradient[first + t] = tree.sum;
+    });
 }
-HOST_KERNEL(dense_sum_gradients)
+HOST_PHASES(dense_sum_gradients)

@@ -29,27 +29,44 @@ const u32 PARTS = 5; // policy loss, value loss, entropy, KL divergence, clipped
 const u32 LOSS_THREADS = 128;
 struct Nothing {};
 
-// Parts of the loss as means over a minibatch, from one number per sample: terms (5, n). A tile is summed in f32 in eight interleaved
-// parts, into `tiles` (5, slices, tiles of a slice), which are added in order in f64. Decides whether the optimizer steps.
+// Sums of the tiles of a minibatch, (parts, slices, tiles of a slice), from one number per sample: terms (parts, n). A tile is summed in
+// f32 in eight interleaved parts. One thread per tile.
+extern "C" __global__ void learner_tiles(const f32* terms, f64* tiles, Minibatch minibatch, u32 parts) {
+    u32 i = (u32)thread_number(), all = minibatch.slices * minibatch.tiles_of_slice;
+    if (i >= parts * all) return;
+    tiles[i] = tile_total(terms + (u64)(i / all) * minibatch.n, minibatch, i % all);
+}
+HOST_KERNEL(learner_tiles)
+
+const u32 SLICES = 16; // at most
+
+// Sum of a slice's tiles, in order.
+__device__ inline f64 slice_total(const f64* tiles, const Minibatch& minibatch) {
+    f64 sum = 0.0;
+#pragma unroll 8
+    for (u32 tile = 0; tile < minibatch.tiles_of_slice; ++tile) {
+        sum += tiles[tile];
+    }
+    return sum;
+}
+
+// Parts of the loss as means over a minibatch, from the sums of its tiles, (5, slices, tiles of a slice), which are added in order.
+// Decides whether the optimizer steps.
 extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
-learner_loss(const f32* terms, f64* tiles, Minibatch minibatch, const Settings* settings, Counters* counters, Totals* totals) {
+learner_loss(const f64* tiles, Minibatch minibatch, const Settings* settings, Counters* counters, Totals* totals) {
+    __shared__ f64 of_slices[PARTS * SLICES];
     __shared__ f32 parts[PARTS];
     Threads<Nothing, LOSS_THREADS> threads;
-    u32 all = minibatch.slices * minibatch.tiles_of_slice;
     threads.phase([&](u32 t, Nothing&) {
-        for (u32 i = t; i < PARTS * all; i += LOSS_THREADS) {
-            tiles[i] = tile_total(terms + (u64)(i / all) * minibatch.n, minibatch, i % all);
+        if (t < PARTS * minibatch.slices) {
+            of_slices[t] = slice_total(tiles + (u64)t * minibatch.tiles_of_slice, minibatch);
         }
     });
     threads.phase([&](u32 t, Nothing&) {
         if (t >= PARTS) return;
         f64 sum = 0.0;
         for (u32 slice = 0; slice < minibatch.slices; ++slice) {
-            f64 of_slice = 0.0;
-            for (u32 tile = 0; tile < minibatch.tiles_of_slice; ++tile) {
-                of_slice += tiles[(u64)t * all + slice * minibatch.tiles_of_slice + tile];
-            }
-            sum += of_slice;
+            sum += of_slices[t * minibatch.slices + slice];
         }
         parts[t] = (f32)(sum / (f64)minibatch.n);
     });
@@ -80,27 +97,23 @@ learner_loss(const f32* terms, f64* tiles, Minibatch minibatch, const Settings* 
 }
 HOST_PHASES(learner_loss)
 
-// Gradient of the logarithms of the standard deviations, (A), from one number per sample: terms (A, n). Tiles are summed as those of a
-// loss, slices by a tree in f64. One block per dimension.
+// Gradient of the logarithms of the standard deviations, (A), from the sums of tiles, (A, slices, tiles of a slice). Slices are added by
+// a tree. One block per dimension.
 extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
-learner_log_std(const f32* terms, f64* tiles, Minibatch minibatch, f32* gradient) {
+learner_log_std(const f64* tiles, Minibatch minibatch, f32* gradient) {
+    __shared__ f64 of_slices[SLICES];
     Threads<Nothing, LOSS_THREADS> threads;
-    u32 all = minibatch.slices * minibatch.tiles_of_slice;
-    f64* own = tiles + (u64)blockIdx.x * all;
     threads.phase([&](u32 t, Nothing&) {
-        for (u32 i = t; i < all; i += LOSS_THREADS) {
-            own[i] = tile_total(terms + (u64)blockIdx.x * minibatch.n, minibatch, i);
+        if (t < minibatch.slices) {
+            u64 first = ((u64)blockIdx.x * minibatch.slices + t) * minibatch.tiles_of_slice;
+            of_slices[t] = slice_total(tiles + first, minibatch);
         }
     });
     threads.each([&](u32 t, Nothing&) {
         if (t > 0) return;
         Tree<f64> tree;
         for (u32 slice = 0; slice < minibatch.slices; ++slice) {
-            f64 of_slice = 0.0;
-            for (u32 tile = 0; tile < minibatch.tiles_of_slice; ++tile) {
-                of_slice += own[slice * minibatch.tiles_of_slice + tile];
-            }
-            tree.add(slice, of_slice);
+            tree.add(slice, of_slices[slice]);
         }
         gradient[blockIdx.x] = (f32)tree.sum;
     });

@@ -37,10 +37,6 @@ __device__ inline u32 place_of(u32 term, u32 row) {
     return term * SIDE + ((row / 4 ^ term % 8) * 4 + row % 4);
 }
 
-__device__ inline u32 least(u32 a, u32 b) {
-    return a < b ? a : b;
-}
-
 // A number of a matrix that a thread loads: four rows of eight terms for neighbouring threads if ALONG, whose terms lie side by side in
 // memory, else neighbouring rows.
 template <bool ALONG>

@@ -24,6 +24,7 @@ struct Latest {
     u32* lengths;
     u32* places; // scratch
     u32* count;  // of all that ended
+    u32* ends;   // scratch, in each chunk of steps
     u32 keep;
 };
 
@@ -31,18 +32,34 @@ __device__ inline bool ended(const Rollout& rollout, u32 at) {
     return (rollout.terminated[at] | rollout.truncated[at]) != 0;
 }
 
+const u32 CHUNK = 64; // steps
+
+// Counts the ends in each chunk of steps. One thread per chunk.
+extern "C" __global__ void episodes_ends(Rollout rollout, u32* ends) {
+    u64 i = thread_number(), begin = i * CHUNK;
+    if (begin >= rollout.len) return;
+    u32 end = rollout.len - begin < CHUNK ? rollout.len : (u32)begin + CHUNK, n = 0;
+#pragma unroll 8
+    for (u32 at = (u32)begin; at < end; ++at) {
+        n += ended(rollout, at) ? 1 : 0;
+    }
+    ends[i] = n;
+}
+HOST_KERNEL(episodes_ends)
+
 const u32 THREADS = 256;
 struct Nothing {};
 
-// One block. A thread counts the ends of its part of the steps, then knows the rank of each.
+// One block. A thread adds up the ends in its chunks, then knows the rank of each.
 extern "C" __global__ void __launch_bounds__(THREADS) episodes_latest(Rollout rollout, Running running, Latest latest) {
     __shared__ u32 ends[THREADS + 1]; // in a thread's part, then before it
     Threads<Nothing, THREADS> threads;
-    u32 len = rollout.len, n_envs = rollout.n_envs, part = (len + THREADS - 1) / THREADS;
+    u32 len = rollout.len, n_envs = rollout.n_envs, chunks = (len + CHUNK - 1) / CHUNK, part = (chunks + THREADS - 1) / THREADS;
     threads.phase([&](u32 t, Nothing&) {
         u32 n = 0;
-        for (u32 at = t * part; at < (t + 1) * part && at < len; ++at) {
-            n += ended(rollout, at) ? 1 : 0;
+#pragma unroll 8
+        for (u32 chunk = t * part; chunk < least((t + 1) * part, chunks); ++chunk) {
+            n += latest.ends[chunk];
         }
         ends[t] = n;
     });
@@ -60,12 +77,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) episodes_latest(Rollout ro
     });
     threads.phase([&](u32 t, Nothing&) {
         u32 all = ends[THREADS], first = all < latest.keep ? 0 : all - latest.keep, rank = ends[t];
-        for (u32 at = t * part; at < (t + 1) * part && at < len; ++at) {
-            if (!ended(rollout, at)) continue;
-            if (rank >= first) {
-                latest.places[rank - first] = at;
+        for (u32 chunk = t * part; chunk < least((t + 1) * part, chunks); ++chunk) {
+            if (rank + latest.ends[chunk] <= first) { // none of the last ones
+                rank += latest.ends[chunk];
+                continue;
             }
-            rank += 1;
+            for (u32 at = chunk * CHUNK; at < least((chunk + 1) * CHUNK, len); ++at) {
+                if (!ended(rollout, at)) continue;
+                if (rank >= first) {
+                    latest.places[rank - first] = at;
+                }
+                rank += 1;
+            }
         }
     });
     threads.each([&](u32 t, Nothing&) {

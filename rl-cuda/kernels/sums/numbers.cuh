@@ -19,6 +19,10 @@ static_assert(sizeof(u32) == 4 && sizeof(u64) == 8, "the sizes that Rust has");
 #define HOST_PHASES(name)
 #endif
 
+__device__ inline u32 least(u32 a, u32 b) {
+    return a < b ? a : b;
+}
+
 // Index of this thread in the grid. Threads past the end of the work return at once.
 __device__ inline u64 thread_number() {
     return (u64)blockIdx.x * blockDim.x + threadIdx.x;

@@ -57,6 +57,7 @@ targets_explained_variance(const f32* returns, const f32* values, u64 len, Total
     Threads<Nothing, THREADS> threads;
     threads.phase([&](u32 t, Nothing&) {
         f64 sum = 0.0, squares = 0.0, rest = 0.0, rest_squares = 0.0;
+#pragma unroll 8
         for (u64 i = t; i < len; i += THREADS) {
             f64 x = returns[i], y = x - (f64)values[i];
             sum += x;

@@ -162,7 +162,8 @@ mod tests {
     use crate::learner::{
         ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, Deviations, Episodes, HeadSizes, JudgedSamples,
         LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NarrowLayer, NarrowNet,
-        NarrowNumbers, NextColumns, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
+        NarrowNumbers, NextColumns, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, TD_TERMS, TdColumns,
+        Terms,
     };
     use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};

@@ -9,6 +9,10 @@ use crate::{Error, Stream, View, ViewMut};
 /// Rows and columns that a block of a product computes, with 128 threads.
 const SIDE: usize = 64;
 
+/// Parameters whose partial gradients a block sums, and its threads.
+const SUM_PARAMS: usize = 32;
+const SUM_THREADS: u32 = 512;
+
 /// Number of blocks of a product.
 pub(super) fn blocks(rows: usize, columns: usize) -> u64 {
     (rows.div_ceil(SIDE) * columns.div_ceil(SIDE)) as u64
@@ -117,7 +121,8 @@ impl LearnerKernels {
         length("partial", slices.rows() * len, partial.len())?;
         let args = Args::new().push_long(partial.address()).push_long(gradient.address());
         let args = args.push(&slices.words(len)).push_long(len as u64);
+        let blocks = len.div_ceil(SUM_PARAMS) as u64;
         // SAFETY: the parameters are those of `dense_sum_gradients`; lengths were checked above.
-        unsafe { self.sum_gradients.launch(stream, len as u64, BLOCK, args) }
+        unsafe { self.sum_gradients.launch(stream, blocks * u64::from(SUM_THREADS), SUM_THREADS, args) }
     }
 }

@@ -5,12 +5,15 @@ use crate::driver::args::{Args, long};
 use crate::driver::kernel::Kernel;
 use crate::{Buffer, Device, Error, Stream, View};
 
+/// Steps whose ends a thread counts.
+const CHUNK: usize = 64;
 /// Threads of the block that finds the latest episodes.
 const LATEST_THREADS: u32 = 256;
 
 /// Returns and lengths of the episodes of N environments, in device memory.
 #[derive(Debug)]
 pub struct Episodes {
+    ends: Kernel,
     latest: Kernel,
     running: Kernel,
     /// Episodes that go on, (N).
@@ -21,6 +24,10 @@ pub struct Episodes {
     latest_lengths: Buffer<u32>,
     places: Buffer<u32>,
     count: Buffer<u32>,
+    /// Number of ends in each chunk of the steps of a rollout.
+    ///
+    /// Allocated with the first rollout.
+    in_chunks: Buffer<u32>,
 }
 
 #[allow(unsafe_code)]
@@ -34,6 +41,7 @@ impl Episodes {
     pub fn new(device: &Device, n_envs: usize, keep: usize) -> Result<Self, Error> {
         let kernel = |name: &str| device.kernel("episodes", name.into());
         Ok(Self {
+            ends: kernel("episodes_ends")?,
             latest: kernel("episodes_latest")?,
             running: kernel("episodes_running")?,
             returns: Buffer::zeros(device, n_envs)?,
@@ -42,6 +50,7 @@ impl Episodes {
             latest_lengths: Buffer::zeros(device, keep)?,
             places: Buffer::zeros(device, keep)?,
             count: Buffer::zeros(device, 1)?,
+            in_chunks: Buffer::zeros(device, 0)?,
         })
     }
 
@@ -60,12 +69,18 @@ impl Episodes {
         length("rewards", len / n.max(1) * n, len.min(i32::MAX as usize))?;
         length("terminated", len, terminated.len())?;
         length("truncated", len, truncated.len())?;
+        if self.in_chunks.len() != len.div_ceil(CHUNK) {
+            self.in_chunks = Buffer::zeros(stream.device(), len.div_ceil(CHUNK))?;
+        }
         let places = [rewards.address(), terminated.address(), truncated.address(), len as u64 | (n as u64) << 32];
         let rollout = places.map(long);
         let running = [self.returns.address(), self.lengths.address()].map(long);
-        let latest = [&self.latest_lengths, &self.places, &self.count].map(|buffer| long(buffer.address()));
+        let latest = [&self.latest_lengths, &self.places, &self.count, &self.in_chunks].map(|buffer| long(buffer.address()));
         let latest = [&[long(self.latest_returns.address())], &latest[..], &[[self.places.len() as u32, 0]]].concat();
         let args = Args::new().push(rollout.as_flattened()).push(running.as_flattened());
+        let ends = Args::new().push(rollout.as_flattened()).push_long(self.in_chunks.address());
+        // SAFETY: the parameters are those of `episodes_ends`; lengths were checked above.
+        unsafe { self.ends.launch(stream, self.in_chunks.len() as u64, BLOCK, ends)? };
         // SAFETY: the parameters are those of `episodes_latest`; lengths were checked above.
         unsafe {
             self.latest.launch(stream, LATEST_THREADS.into(), LATEST_THREADS, args.clone().push(latest.as_flattened()))?;

@@ -177,6 +177,7 @@ pub struct LearnerKernels {
     epoch: Kernel,
     /// Kernels of each objective: categorical, Gaussian, several heads.
     objectives: [[Kernel; 3]; 2],
+    tiles: Kernel,
     loss: Kernel,
     log_std: Kernel,
     pub(super) step: Kernel,
@@ -221,6 +222,7 @@ impl LearnerKernels {
             begin: kernel("learner", "begin")?,
             epoch: kernel("learner", "epoch")?,
             objectives: [objective("surrogate")?, objective("policy_gradient")?],
+            tiles: kernel("learner", "tiles")?,
             loss: kernel("learner", "loss")?,
             log_std: kernel("learner", "log_std")?,
             step: kernel("learner", "step")?,
@@ -475,10 +477,25 @@ impl LearnerKernels {
     ) -> Result<(), Error> {
         length("terms", PARTS * slices.n, terms.len())?;
         length("tiles", PARTS * slices.tiles(), tiles.len())?;
-        let args = Args::new().push_long(terms.address()).push_long(tiles.address()).push(&slices.minibatch());
+        self.tiles(stream, slices, (terms, PARTS), tiles)?;
+        let args = Args::new().push_long(tiles.address()).push(&slices.minibatch());
         let args = args.push_long(state.settings.address()).push_long(state.counters.address());
         // SAFETY: the parameters are those of `learner_loss`; lengths were checked above.
         unsafe { self.loss.launch(stream, 1, BLOCK, args.push_long(state.totals.address())) }
+    }
+
+    /// Sums the tiles of `parts` numbers per sample.
+    fn tiles(
+        &self,
+        stream: &Stream,
+        slices: &MinibatchSlices,
+        (terms, parts): (&View<'_, f32>, usize),
+        tiles: &ViewMut<'_, f64>,
+    ) -> Result<(), Error> {
+        let args = Args::new().push_long(terms.address()).push_long(tiles.address());
+        let args = args.push(&slices.minibatch()).push(&[parts as u32]);
+        // SAFETY: the parameters are those of `learner_tiles`; the callers checked the lengths.
+        unsafe { self.tiles.launch(stream, tiles.len() as u64, BLOCK, args) }
     }
 
     /// Sums the gradient of the logarithms of standard deviations, (A).
@@ -498,7 +515,8 @@ impl LearnerKernels {
         let a = gradient.len();
         length("terms", a * slices.n, terms.len())?;
         length("tiles", a * slices.tiles(), tiles.len())?;
-        let args = Args::new().push_long(terms.address()).push_long(tiles.address()).push(&slices.minibatch());
+        self.tiles(stream, slices, (terms, a), tiles)?;
+        let args = Args::new().push_long(tiles.address()).push(&slices.minibatch());
         // SAFETY: the parameters are those of `learner_log_std`; lengths were checked above.
         unsafe { self.log_std.launch(stream, a as u64 * u64::from(BLOCK), BLOCK, args.push_long(gradient.address())) }
     }

@@ -64,9 +64,9 @@ impl NarrowNet {
             (1..=WIDTH).contains(&n_in) && (1..=WIDTH).contains(&n_out) && places && of.outputs.is_multiple_of(4)
         };
         let is_chain = |chain: &Vec<NarrowLayer>| {
-            let follow = chain.windows(2).all(|pair| {
-                pair[0].layer.n_out == pair[1].layer.n_in && pair[0].layer.activation != Activation::None
-            });
+            let follow = chain
+                .windows(2)
+                .all(|pair| pair[0].layer.n_out == pair[1].layer.n_in && pair[0].layer.activation != Activation::None);
             chain.first().is_some_and(|first| first.layer.n_in == n_in) && chain.len() <= LAYERS && follow
         };
         if chains.is_empty() || !chains.iter().all(is_chain) || !chains.iter().flatten().all(is_layer) {

@@ -96,6 +96,7 @@ opcodes! {
     AndPred = "and.pred", (a: bool, b: bool) -> bool { a & b }
     Or16 = "or.b16", (a: u16, b: u16) -> u16 { a | b }
     Or32 = "or.b32", (a: u32, b: u32) -> u32 { a | b }
+    Or64 = "or.b64", (a: u64, b: u64) -> u64 { a | b }
     OrPred = "or.pred", (a: bool, b: bool) -> bool { a | b }
     Xor32 = "xor.b32", (a: u32, b: u32) -> u32 { a ^ b }
     Xor64 = "xor.b64", (a: u64, b: u64) -> u64 { a ^ b }
