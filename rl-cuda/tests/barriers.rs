@@ -59,6 +59,31 @@ fn a_product_without_one_of_its_barriers_is_a_race() {
 }
 
 #[test]
+fn a_narrow_network_without_one_of_its_barriers_is_a_race() {
+    let ptx = include_str!("../ptx/narrow.ptx");
+    // A chain of three layers of 40 inputs and outputs, with tanh; 100 samples, two tiles.
+    let (m, width) = (100, 40);
+    let layer = |l: u32| [width, width, 1, l * 1640, l * 4000, 0];
+    let chain: Vec<u32> = [3].into_iter().chain((0..3).flat_map(layer)).chain([0; 6]).collect();
+    let launch = |machine: &mut Machine, kernel: &str| {
+        let mut params: Vec<_> = vec![machine.upload(&bytes(&chain)).to_le_bytes().into()];
+        params.extend([3 * 1640, 4000, 3 * 4000].map(|n| floats(machine, n)));
+        match kernel {
+            "narrow_forward" => params.extend([m, 0, 0, 1].map(|word| bytes(&[word]))),
+            _ => {
+                params.extend([4000, 3 * 1640].map(|n| floats(machine, n)));
+                params.push(bytes(&[3 * 1640, 0, m, 1, 2, 1]));
+                params.extend([0, 0, 1].map(|word| bytes(&[word])));
+            }
+        }
+        run(machine, kernel, 128, &params)
+    };
+    for kernel in ["narrow_forward", "narrow_gradient"] {
+        assert!(check(ptx, kernel, |machine| launch(machine, kernel)) >= 2, "{kernel}");
+    }
+}
+
+#[test]
 fn a_convolution_without_one_of_its_barriers_is_a_race() {
     let ptx = include_str!("../ptx/conv.ptx");
     // Two rounds of 32 terms: 40 inputs under a kernel of one cell, 40 positions.
@@ -100,9 +125,8 @@ fn a_sum_without_one_of_its_barriers_is_a_race() {
 #[test]
 fn the_parts_of_a_loss_without_one_of_their_barriers_are_a_race() {
     let launch = |machine: &mut Machine| {
-        let (terms, tiles) = (floats(machine, 5 * 100), floats(machine, 2 * 5 * 2));
-        let [settings, counters, totals] = [10, 12, 20].map(|n| floats(machine, n));
-        run(machine, "learner_loss", 128, &[terms, tiles, bytes(&[100, 1, 2]), settings, counters, totals])
+        let [tiles, settings, counters, totals] = [2 * 5 * 2, 10, 14, 20].map(|n| floats(machine, n));
+        run(machine, "learner_loss", 128, &[tiles, bytes(&[100, 2, 1]), settings, counters, totals])
     };
     assert!(check(include_str!("../ptx/learner.ptx"), "learner_loss", launch) >= 2);
 }

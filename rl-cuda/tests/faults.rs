@@ -17,7 +17,7 @@ const CLOCK: &str = include_str!("../ptx/clock.ptx");
 const GAE: &str = include_str!("../ptx/gae.ptx");
 
 /// Mistakes, and what the stand-in says.
-const FAULTS: [(&str, &str); 18] = [
+const FAULTS: [(&str, &str); 19] = [
     ("beyond a buffer", "STAND-IN: out of bounds: kernel clock_advance, line "),
     ("freed", "STAND-IN: use after free: kernel clock_advance"),
     ("misaligned", "STAND-IN: misaligned: kernel clock_advance"),
@@ -28,6 +28,7 @@ const FAULTS: [(&str, &str); 18] = [
     ("copy beyond", "STAND-IN: out of bounds: 72 bytes"),
     ("synchronize in a capture", "STAND-IN: cuStreamSynchronize during a capture"),
     ("allocate in a capture", "STAND-IN: cuMemAlloc during a capture"),
+    ("another thread waits in a capture", "STAND-IN: cuCtxSynchronize during a capture"),
     ("buffer of a graph freed", "STAND-IN: use after free: kernel clock_advance"),
     ("argument missing", "STAND-IN: wrong arguments: kernel clock_advance: argument 1 of 2 is missing"),
     ("one argument too many", "STAND-IN: wrong arguments: kernel clock_advance: more than 2 arguments"),
@@ -170,11 +171,17 @@ impl Case {
                 unsafe { result::memcpy_dtoh_async(&mut numbers, p, a.cu_stream()) }?;
                 a.synchronize()
             }
-            "synchronize in a capture" | "allocate in a capture" | "buffer of a graph freed" => {
+            "synchronize in a capture"
+            | "allocate in a capture"
+            | "another thread waits in a capture"
+            | "buffer of a graph freed" => {
                 a.begin_capture(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
                 self.launch(0, p)?;
                 match case {
                     "synchronize in a capture" => a.synchronize()?,
+                    "another thread waits in a capture" => {
+                        std::thread::scope(|scope| scope.spawn(|| self.context.synchronize()).join()).unwrap()?;
+                    }
                     // SAFETY: the memory is not used.
                     "allocate in a capture" => drop(unsafe { result::malloc_sync(64) }?),
                     _ => {}

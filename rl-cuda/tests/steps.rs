@@ -5,6 +5,9 @@
 
 mod beside;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use beside::{Driven, check_bound, compare_batches};
 use rl_cuda::{
     ActionSource, ActionViews, Buffer, CudaVecEnv, Device, DeviceActions, DeviceObs, DeviceSteps, Element, Error, View,
@@ -228,6 +231,37 @@ fn a_replayed_graph_equals_eager_steps() {
             let mut other = batch(&device, entry.name, n);
             assert!(matches!(other.replay(&mut graph), Err(Error::Kind { .. })), "a graph belongs to its environments");
         }
+    }
+}
+
+#[test]
+fn a_capture_survives_what_other_threads_do_with_the_device() {
+    for device in Device::for_tests() {
+        let stream = device.stream().unwrap();
+        let mut envs = batch(&device, "cartpole", 3);
+        reset(&mut envs, SEED);
+        let mut steps = memory(&envs, 1);
+        envs.step_on(&stream, 1, ActionSource::Random, &steps.rows(0..1)).unwrap(); // loads the kernels
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let others = scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    drop(Buffer::<f32>::zeros(&device, 3).unwrap());
+                    device.synchronize().unwrap();
+                }
+            });
+            for _ in 0..20 {
+                let captured = stream.capture(|| {
+                    envs.step_on(&stream, 1, ActionSource::Random, &steps.rows(0..1))?;
+                    std::thread::sleep(Duration::from_millis(2));
+                    envs.step_on(&stream, 1, ActionSource::Random, &steps.rows(0..1))
+                });
+                captured.unwrap().launch().unwrap();
+            }
+            is_over.store(true, Ordering::Relaxed);
+            others.join().unwrap();
+        });
+        assert!(envs.save().unwrap() == original("cartpole", 3, 41).envs.save().unwrap());
     }
 }
 

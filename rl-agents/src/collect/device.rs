@@ -264,17 +264,18 @@ impl ActingOnDevice<'_> {
         let Self { descent, net, episodes, clock, share, clipped } = self;
         let DeviceDescent { stream, kernels, targets, chains, obs_scale, normalizer, rollout, computed, params, log_std, .. } =
             &mut **descent;
-        let inputs = Inputs { kernels, targets, scale: *obs_scale, one_hot: None, normalizer: normalizer.as_ref() };
         let (columns, next_values) = match share {
             Some(DeviceShare { rollout, next_values, .. }) => (rollout, next_values),
             None => (rollout, &mut computed.next_values),
         };
         let RolloutShape { n_steps, n_envs: n, obs_len: d, .. } = columns.shape();
+        let normalizer = normalizer.as_ref();
+        let inputs = Inputs { stream, kernels, targets, obs_len: d, scale: *obs_scale, one_hot: None, normalizer };
         let ([actor, critic], params) = (*chains, params.view());
         columns.restart(stream)?;
         for t in 0..n_steps {
             let DeviceStep { obs, masks, mut steps, log_probs, values } = columns.step(t);
-            inputs.forward((stream, net, &params), &obs, (n, d), None)?;
+            inputs.forward(net, &params, &obs, n, None)?;
             stream.copy(&values, &net.outputs(critic, n))?;
             let outputs = net.outputs(actor, n);
             let streams = PolicyStreams { clock: clock.view(), t: 1 + t as u64, first_env: envs.first_env() };
@@ -291,7 +292,7 @@ impl ActingOnDevice<'_> {
             }
             envs.step_on(stream, 1, ActionSource::Given, &steps)?;
             let final_obs = visit!(Obs, steps.final_obs, |obs| obs.into_view());
-            inputs.forward((stream, net, &params), &final_obs, (n, d), Some(actor))?;
+            inputs.forward(net, &params, &final_obs, n, Some(actor))?;
             let ended = [&steps.terminated.into_view(), &steps.truncated.into_view()];
             if let Some(rollout) = &mut finals {
                 push_finals((stream, t, d), envs.first_env(), ended, &final_obs, rollout)?;
@@ -299,7 +300,7 @@ impl ActingOnDevice<'_> {
             let next_values = next_values.view_mut().into_slice(t * n..(t + 1) * n);
             kernels.ended_values(stream, &net.outputs(critic, n), ended, &next_values)?;
         }
-        inputs.forward((stream, net, &params), &columns.last_obs(), (n, d), Some(actor))?;
+        inputs.forward(net, &params, &columns.last_obs(), n, Some(actor))?;
         stream.copy(&columns.last_values_mut(), &net.outputs(critic, n))?;
         let (rewards, flags) = (columns.rewards(), [&columns.terminated(), &columns.truncated()]);
         let values = (&columns.values(), &columns.last_values());

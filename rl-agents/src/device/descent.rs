@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rl_buffer::{DeviceRollout, Memory, ObsSlice, Pinned, Rollout, RolloutShape, Streamed};
 use rl_cuda::learner::{
-    ActionDistribution, Deviations, HeadSizes, JudgedSamples, KL_PART, LearnerCounters, LearnerKernels, LearnerState,
+    ActionDistribution, Deviations, EpochOrder, HeadSizes, JudgedSamples, KL_PART, LearnerCounters, LearnerKernels, LearnerState,
     LossColumns, LossDistribution, LossHeads, MinibatchSlices, OffPolicyKernels, OneHotInputs, PARTS, Terms, UpdateSettings,
     UpdateTotals,
 };
@@ -394,7 +394,9 @@ impl DeviceDescent {
     fn judge(&mut self) -> Result<(), Error> {
         let Self { stream, kernels, targets, net, rollout: columns, off_policy, params, log_std, heads, .. } = self;
         let inputs = Inputs {
+            stream,
             kernels,
+            obs_len: columns.shape().obs_len,
             targets,
             scale: self.obs_scale,
             one_hot: self.one_hot.as_ref(),
@@ -409,7 +411,7 @@ impl DeviceDescent {
             let of_rows = rows.start * d..rows.end * d;
             let obs = visit!(Obs, columns.obs(), |obs| obs.slice(of_rows.clone()));
             let judges = has_actions && off_policy.refresh != Refresh::Values;
-            inputs.forward((stream, net, &params), &obs, (n, d), (!judges).then_some(actor))?;
+            inputs.forward(net, &params, &obs, n, (!judges).then_some(actor))?;
             if judges {
                 let outputs = net.outputs(actor, n);
                 let a = outputs.len() / n;
@@ -435,7 +437,9 @@ impl DeviceDescent {
     fn next_values(&mut self, rollout: &Rollout) -> Result<(), Error> {
         let Self { stream, kernels, targets, net, rollout: columns, computed, params, final_obs, final_at, .. } = self;
         let inputs = Inputs {
+            stream,
             kernels,
+            obs_len: columns.shape().obs_len,
             targets,
             scale: self.obs_scale,
             one_hot: self.one_hot.as_ref(),
@@ -460,7 +464,7 @@ impl DeviceDescent {
                 }
                 _ => return Err(Error::ObsKind),
             };
-            inputs.forward((stream, net, &params.view()), &obs, (n, d), Some(actor))?;
+            inputs.forward(net, &params.view(), &obs, n, Some(actor))?;
             let ended = (&net.outputs(critic, n), &final_at.there.view().slice(0..n));
             let next_values = computed.next_values.view_mut();
             if first == 0 {
@@ -590,9 +594,10 @@ impl Learner for DeviceDescent {
     }
 
     fn gradient(&mut self, plan: &Plan, range: Range<usize>) -> Result<(), Error> {
-        self.kernels.rows(&self.stream, &self.state, (plan.n_samples, plan.shuffled), &self.rows.view_mut())?;
+        let order = EpochOrder { n_samples: plan.n_samples, shuffled: plan.shuffled };
+        self.kernels.rows(&self.stream, &self.state, order, &self.rows.view_mut())?;
         let Self { stream, kernels, net, rollout: columns, computed, off_policy, params, slices, .. } = self;
-        let (n, d) = (range.len(), columns.shape().obs_len);
+        let n = range.len();
         let (rows, params) = (self.rows.view(), params.view());
         let mut advantages = computed.advantages.view();
         let refresh = off_policy.correction();
@@ -605,13 +610,15 @@ impl Learner for DeviceDescent {
         // The loss of other ranks' samples is computed from stale outputs here, and replaced.
         let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
         let inputs = Inputs {
+            stream,
             kernels,
+            obs_len: columns.shape().obs_len,
             targets: &self.targets,
             scale: self.obs_scale,
             one_hot: self.one_hot.as_ref(),
             normalizer: self.normalizer.as_ref(),
         };
-        let write = |samples, x: &ViewMut<'_, f32>| inputs.write(stream, (&columns.obs(), d), Some(&rows.slice(samples)), x);
+        let write = |samples, x: &ViewMut<'_, f32>| inputs.write(&columns.obs(), Some(&rows.slice(samples)), x);
         net.forward_samples(Queue { stream, kernels }, &params, own, write)?;
         let mut moments = plan.normalize.then_some([sum.view(), squares.view()]);
         if refresh == Some(Refresh::VTrace) {

@@ -73,7 +73,9 @@ pub(crate) fn parts(all: Range<usize>, len: usize) -> impl Iterator<Item = Range
     all.step_by(len).map(move |first| first..end.min(first + len))
 }
 
-/// Lays out matrices of these lengths, each at a multiple of 4 numbers, and returns the length of all.
+/// Lays out matrices of these lengths, each at a multiple of 4 numbers.
+///
+/// The second result is the length of all.
 fn places(lens: impl Iterator<Item = usize>) -> (Vec<Range<usize>>, usize) {
     let mut end = 0;
     let place = |len: usize| {
@@ -217,10 +219,10 @@ impl DeviceNet {
         m: usize,
         skip: Option<usize>,
     ) -> Result<(), Error> {
-        self.forward_held(queue, params, (0..m, None), skip)
+        self.forward_held(queue, params, 0..m, None, skip)
     }
 
-    /// Runs samples forward whose inputs (m, I) lie elsewhere, except through chain `skip`.
+    /// Runs samples forward whose inputs (m, I) are given, except through chain `skip`.
     pub(crate) fn forward_from(
         &mut self,
         queue: Queue<'_>,
@@ -229,7 +231,7 @@ impl DeviceNet {
         skip: Option<usize>,
     ) -> Result<(), Error> {
         let m = inputs.len() / (self.inputs.len() / self.held);
-        self.forward_held(queue, params, (0..m, Some(inputs)), skip)
+        self.forward_held(queue, params, 0..m, Some(inputs), skip)
     }
 
     /// Runs some samples of a minibatch forward.
@@ -254,7 +256,7 @@ impl DeviceNet {
     ) -> Result<(), Error> {
         let len = part.len() * (self.inputs.len() / self.held);
         write(part.clone(), &self.inputs.view_mut().into_slice(0..len))?;
-        self.forward_held(queue, params, (part, None), None)
+        self.forward_held(queue, params, part, None, None)
     }
 
     /// Writes partial gradients of some slices of a minibatch.
@@ -288,7 +290,8 @@ impl DeviceNet {
         &mut self,
         Queue { stream, kernels }: Queue<'_>,
         params: &View<'_, f32>,
-        (samples, given): (Range<usize>, Option<View<'_, f32>>),
+        samples: Range<usize>,
+        given: Option<View<'_, f32>>,
         skip: Option<usize>,
     ) -> Result<(), Error> {
         let (of, of_all) = (|len: usize| 0..samples.len() * len, |len: usize| samples.start * len..samples.end * len);
@@ -300,8 +303,7 @@ impl DeviceNet {
             let skipped = skip.unwrap_or(chains.len());
             let runs = [0..skipped, (skipped + 1).min(chains.len())..chains.len()];
             return runs.into_iter().filter(|run| !run.is_empty()).try_for_each(|run| {
-                let (numbers, outputs) = ([params, &x], outputs.view_mut());
-                Ok(kernels.narrow_forward(stream, (narrow, run), numbers, &outputs, samples.start)?)
+                Ok(kernels.narrow_forward(stream, narrow, run, [params, &x], &outputs.view_mut(), samples.start)?)
             });
         }
         for l in 0..convs.len() {
@@ -343,9 +345,8 @@ impl DeviceNet {
         let (stride, len) = (params.len(), partial.len());
         if let Some(narrow) = narrow {
             let (inputs, outputs, deltas) = (inputs.view(), outputs.view(), deltas.view());
-            let numbers = NarrowNumbers { params: *params, inputs, outputs, deltas };
-            let to = (&partial.slice_mut(0..len), stride);
-            return Ok(kernels.narrow_gradient(stream, (narrow, slices), numbers, [held, samples.start], to)?);
+            let numbers = NarrowNumbers { params: *params, inputs, outputs, deltas, held, first: samples.start };
+            return Ok(kernels.narrow_gradient(stream, narrow, slices, numbers, &partial.slice_mut(0..len), stride)?);
         }
         let features = convs.last_mut().map(|conv| (conv.conv.shape().activation, &conv.outputs, &mut conv.deltas));
         let (mut features, inputs_of_dense) = match features {

@@ -71,8 +71,11 @@ impl DeviceNormalizer {
 /// Kernels and statistics that make a network's inputs of observations.
 #[derive(Clone, Copy)]
 pub(crate) struct Inputs<'a> {
+    pub(crate) stream: &'a Stream,
     pub(crate) kernels: &'a LearnerKernels,
     pub(crate) targets: &'a TargetKernels,
+    /// Numbers D of an observation.
+    pub(crate) obs_len: usize,
     /// Factor that bytes are multiplied by.
     pub(crate) scale: f32,
     /// Inputs of observations with categories.
@@ -81,21 +84,22 @@ pub(crate) struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    /// Runs observations (n, D) through a network, except through chain `skip`.
+    /// Runs the first `n` observations through a network, except through chain `skip`.
     pub(crate) fn forward(
         &self,
-        (stream, net, params): (&Stream, &mut DeviceNet, &View<'_, f32>),
+        net: &mut DeviceNet,
+        params: &View<'_, f32>,
         obs: &Obs<View<'_, f32>, View<'_, u8>>,
-        (n, d): (usize, usize),
+        n: usize,
         skip: Option<usize>,
     ) -> Result<(), Error> {
-        let queue = Queue { stream, kernels: self.kernels };
+        let queue = Queue { stream: self.stream, kernels: self.kernels };
         match obs {
             Obs::F32(obs) if self.one_hot.is_none() && self.normalizer.is_none() => {
-                net.forward_from(queue, params, obs.slice(0..n * d), skip)
+                net.forward_from(queue, params, obs.slice(0..n * self.obs_len), skip)
             }
             obs => {
-                self.write(stream, (obs, d), None, &net.inputs_mut(n))?;
+                self.write(obs, None, &net.inputs_mut(n))?;
                 net.forward(queue, params, n, skip)
             }
         }
@@ -104,16 +108,15 @@ impl Inputs<'_> {
     /// Writes the inputs (n, I) for observations (rows, D) at `rows`, or the first n.
     pub(crate) fn write(
         &self,
-        stream: &Stream,
-        (obs, d): (&Obs<View<'_, f32>, View<'_, u8>>, usize),
+        obs: &Obs<View<'_, f32>, View<'_, u8>>,
         rows: Option<&View<'_, u32>>,
         inputs: &ViewMut<'_, f32>,
     ) -> Result<(), rl_cuda::Error> {
         match (self.one_hot, obs) {
-            (Some(one_hot), Obs::F32(obs)) => self.kernels.one_hot(stream, (obs, one_hot), rows, inputs)?,
-            _ => self.kernels.samples(stream, (obs, self.scale, d), rows, inputs)?,
+            (Some(one_hot), Obs::F32(obs)) => self.kernels.one_hot(self.stream, (obs, one_hot), rows, inputs)?,
+            _ => self.kernels.samples(self.stream, (obs, self.scale, self.obs_len), rows, inputs)?,
         }
         let Some(DeviceNormalizer { mean, inv_std, .. }) = self.normalizer else { return Ok(()) };
-        self.targets.normalize(stream, inputs, &mean.there.view(), &inv_std.there.view())
+        self.targets.normalize(self.stream, inputs, &mean.there.view(), &inv_std.there.view())
     }
 }

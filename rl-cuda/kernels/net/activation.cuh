@@ -10,6 +10,21 @@ enum Activation : u32 {
     ACTIVATION_RELU = 2,
 };
 
+// The quotient a / b, correctly rounded, of numbers and a quotient far from overflow and underflow: the operations of the compiler's
+// division but for the branch to what such numbers do not need, around which no two divisions overlap.
+__device__ inline f32 quotient(f32 a, f32 b) {
+#ifdef HOST_ENTRY
+    return a / b;
+#else
+    f32 inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
+    inverse = fmaf(fmaf(-b, inverse, 1.0f), inverse, inverse);
+    f32 q = a * inverse;
+    q = fmaf(fmaf(-b, q, a), inverse, q);
+    return fmaf(fmaf(-b, q, a), inverse, q);
+#endif
+}
+
 // The hyperbolic tangent of networks; environments have another one, without fused operations.
 __device__ inline f32 fused_tanh(f32 x) {
     const f32 LOG2_E = 1.44269504088896340736f;
@@ -30,8 +45,9 @@ __device__ inline f32 fused_tanh(f32 x) {
     f32 e = fmaf(scale, p, scale - 1.0f);
     f32 t = fmaf(scale, p, scale);
     bool far = z < -1.1f;
-    f32 q = math::select(far, 2.0f * t, -e) / math::select(far, 1.0f + t, 2.0f + e);
+    f32 q = quotient(math::select(far, 2.0f * t, -e), math::select(far, 1.0f + t, 2.0f + e));
     f32 y = math::select(far, 1.0f - q, q);
+    y = math::select(z > -1e-9f, math::abs(x), y); // the quotient, too, which may be too small for its operations
     return math::from_bits((math::to_bits(y) & 0x7FFFFFFFu) | (math::to_bits(x) & 0x80000000u));
 }
 
@@ -39,6 +55,22 @@ __device__ inline f32 activate(u32 activation, f32 x) {
     if (activation == ACTIVATION_NONE) return x;
     if (activation == ACTIVATION_TANH) return fused_tanh(x);
     return math::select(x > 0.0f, x, 0.0f);
+}
+
+// Activates several numbers.
+template <u32 N>
+__device__ __forceinline__ void activate_all(u32 activation, f32 (&x)[N]) {
+    if (activation == ACTIVATION_TANH) {
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) {
+            x[i] = fused_tanh(x[i]);
+        }
+    } else if (activation == ACTIVATION_RELU) {
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) {
+            x[i] = math::select(x[i] > 0.0f, x[i], 0.0f);
+        }
+    }
 }
 
 // dx times the derivative of tanh or ReLU, computed from the activation's value y.

@@ -32,21 +32,22 @@ __device__ inline float4 four(const f32* matrix, u32 row, u32 column) {
     return *(const float4*)&matrix[spot(row, column)];
 }
 
-// Copies a matrix of neighbouring rows to shared memory, loads before stores.
+// Copies a matrix of neighbouring rows to shared memory, loads before stores. What the matrix lacks of MOST rows and of columns repeats
+// its last ones. A thread loads AT_ONCE numbers before it stores the first.
+template <u32 MOST, u32 AT_ONCE>
 __device__ __forceinline__ void copy_rows(u32 t, f32* to, const f32* from, u32 rows, u32 columns) {
-    u32 n = rows * columns;
-    for (u32 first = t; first < n; first += IN_FLIGHT * THREADS) {
-        f32 x[IN_FLIGHT];
+    u32 row = t / WIDTH, column = t % WIDTH;
+    from += least(column, columns - 1);
+#pragma unroll 1
+    for (u32 first = row; first < MOST; first += 2 * AT_ONCE) {
+        f32 x[AT_ONCE];
 #pragma unroll
-        for (u32 step = 0; step < IN_FLIGHT; ++step) {
-            x[step] = from[least(first + step * THREADS, n - 1)];
+        for (u32 step = 0; step < AT_ONCE; ++step) {
+            x[step] = from[least(first + 2 * step, rows - 1) * columns];
         }
 #pragma unroll
-        for (u32 step = 0; step < IN_FLIGHT; ++step) {
-            u32 i = first + step * THREADS;
-            if (i < n) {
-                to[spot(i / columns, i % columns)] = x[step];
-            }
+        for (u32 step = 0; step < AT_ONCE; ++step) {
+            to[spot(first + 2 * step, column)] = x[step];
         }
     }
 }
@@ -81,17 +82,9 @@ narrow_forward(const Chain* chains, const f32* params, const f32* inputs, f32* o
     const Chain& chain = chains[first_chain + blockIdx.x % n_chains];
     u32 begin = blockIdx.x / n_chains * SAMPLES, rows = least(m - begin, SAMPLES), n_layers = chain.n_layers;
     threads.phase([&](u32 t, Square&) {
-        for (u32 i = t; i < SAMPLES * WIDTH; i += THREADS) {
-            x[i] = 0.0f; // what no sample and no layer has is read, too
-        }
-        for (u32 i = t; i < WIDTH * WIDTH; i += THREADS) {
-            weights[i] = 0.0f;
-        }
-    });
-    threads.phase([&](u32 t, Square&) {
         u32 n_in = chain.layers[0].n_in;
-        copy_rows(t, x, inputs + (u64)begin * n_in, rows, n_in);
-        copy_rows(t, weights, params + chain.layers[0].params, n_in, chain.layers[0].n_out);
+        copy_rows<SAMPLES, 16>(t, x, inputs + (u64)begin * n_in, rows, n_in);
+        copy_rows<WIDTH, 16>(t, weights, params + chain.layers[0].params, n_in, chain.layers[0].n_out);
     });
 #pragma unroll 1
     for (u32 l = 0; l < n_layers; ++l) {
@@ -155,13 +148,15 @@ narrow_forward(const Chain* chains, const f32* params, const f32* inputs, f32* o
             } else if (t % 16 * 4 < layer.n_out) {
                 u32 row = t / 16 * 4, column = t % 16 * 4;
                 bool is_whole = layer.n_out % 4 == 0;
+                f32 all[16];
+#pragma unroll
+                for (u32 i = 0; i < 16; ++i) {
+                    all[i] = square.sums[i / 4][i % 4];
+                }
+                activate_all(layer.activation, all);
 #pragma unroll
                 for (u32 i = 0; i < 4; ++i) {
-                    float4 numbers;
-                    numbers.x = activate(layer.activation, square.sums[i][0]);
-                    numbers.y = activate(layer.activation, square.sums[i][1]);
-                    numbers.z = activate(layer.activation, square.sums[i][2]);
-                    numbers.w = activate(layer.activation, square.sums[i][3]);
+                    float4 numbers = {all[4 * i], all[4 * i + 1], all[4 * i + 2], all[4 * i + 3]};
                     *(float4*)&x[spot(row + i, column)] = numbers;
                     if (row + i >= rows) continue;
                     f32* to = y + (u64)(row + i) * layer.n_out + column;
@@ -177,7 +172,7 @@ narrow_forward(const Chain* chains, const f32* params, const f32* inputs, f32* o
             }
             if (!is_last) {
                 const Layer& next = chain.layers[l + 1];
-                copy_rows(t, weights, params + next.params, next.n_in, next.n_out);
+                copy_rows<WIDTH, 16>(t, weights, params + next.params, next.n_in, next.n_out);
             }
         });
     }
@@ -210,17 +205,6 @@ narrow_gradient(const Chain* chains, const f32* params, const f32* inputs, const
     u32 index = blockIdx.x / n_chains;
     Group group(slices, index);
     f32* to = partial + index * slices.stride;
-    threads.phase([&](u32 t, Gradients&) {
-        for (u32 i = t; i < TILE * WIDTH; i += THREADS) {
-            dz[i] = 0.0f; // what no sample and no layer has is read, too
-        }
-        for (u32 i = t; i < SAMPLES * WIDTH; i += THREADS) {
-            x[i] = 0.0f;
-        }
-        for (u32 i = t; i < WIDTH * WIDTH; i += THREADS) {
-            weights[i] = 0.0f;
-        }
-    });
     if (group.first >= group.end) { // an empty group adds nothing
         threads.each([&](u32 t, Gradients&) {
             for (u32 l = 0; l < chain.n_layers; ++l) {
@@ -236,9 +220,9 @@ narrow_gradient(const Chain* chains, const f32* params, const f32* inputs, const
     for (u32 begin = group.first; begin < group.end; begin += TILE) {
         u32 n = part_end(begin, TILE, group.end) - begin;
         bool is_first = begin == group.first;
-        threads.phase([&](u32 t, Gradients&) {
+        threads.each([&](u32 t, Gradients&) {
             const Layer& last = chain.layers[chain.n_layers - 1];
-            copy_rows(t, dz, deltas + last.deltas + (u64)(first + begin) * last.n_out, n, last.n_out);
+            copy_rows<TILE, 8>(t, dz, deltas + last.deltas + (u64)(first + begin) * last.n_out, n, last.n_out);
         });
 #pragma unroll 1
         for (u32 after = chain.n_layers; after > 0; --after) {
@@ -260,12 +244,14 @@ narrow_gradient(const Chain* chains, const f32* params, const f32* inputs, const
             for (u32 sample = 0; sample < n; sample += SAMPLES) {
                 u32 rows = least(n - sample, SAMPLES);
                 threads.phase([&](u32 t, Gradients&) {
+                    renew(t);
                     if (l > 0 && sample == 0) {
-                        copy_rows(t, weights, params + layer.params, layer.n_in, layer.n_out);
+                        copy_rows<WIDTH, 8>(t, weights, params + layer.params, layer.n_in, layer.n_out);
                     }
-                    copy_rows(t, x, from + (u64)(held + begin + sample) * layer.n_in, rows, layer.n_in);
+                    copy_rows<SAMPLES, 8>(t, x, from + (u64)(held + begin + sample) * layer.n_in, rows, layer.n_in);
                 });
                 threads.phase([&](u32 t, Gradients& own) {
+                    renew(t);
                     if (t < layer.n_out) {
 #pragma unroll 4
                         for (u32 s = 0; s < rows; ++s) {
@@ -310,8 +296,10 @@ narrow_gradient(const Chain* chains, const f32* params, const f32* inputs, const
                             }
                         }
                     }
-                    if (l == 0) return;
-                    // Four rows, and every sixteenth column.
+                });
+                if (l == 0) continue;
+                threads.phase([&](u32 t, Gradients& own) { // four rows, and every sixteenth column
+                    renew(t);
                     u32 row = sample + t / 16 * 4, column = t % 16;
 #pragma unroll
                     for (u32 i = 0; i < 4; ++i) {
@@ -346,9 +334,9 @@ narrow_gradient(const Chain* chains, const f32* params, const f32* inputs, const
                         }
                     }
                 });
-                if (l == 0) continue;
                 // These samples' gradients of the sums have served.
                 threads.phase([&](u32 t, Gradients& own) {
+                    renew(t);
                     u32 row = t / 16 * 4, column = t % 16;
 #pragma unroll
                     for (u32 i = 0; i < 4; ++i) {

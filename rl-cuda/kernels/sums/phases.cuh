@@ -7,6 +7,13 @@
 
 #include "numbers.cuh"
 
+// Hides a thread's index from the compiler, so that it keeps no addresses in registers from phase to phase.
+__device__ inline void renew(u32& t) {
+#ifndef HOST_ENTRY
+    asm volatile("" : "+r"(t));
+#endif
+}
+
 template <class Own, u32 THREADS>
 struct Threads {
 #ifdef HOST_ENTRY

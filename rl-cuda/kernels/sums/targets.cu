@@ -47,6 +47,7 @@ extern "C" __global__ void targets_returns(const f32* advantages, const f32* val
 HOST_KERNEL(targets_returns)
 
 const u32 THREADS = 256;
+const u32 IN_FLIGHT = 16; // loads of a thread before the first is waited for
 
 struct Nothing {};
 
@@ -57,13 +58,23 @@ targets_explained_variance(const f32* returns, const f32* values, u64 len, Total
     Threads<Nothing, THREADS> threads;
     threads.phase([&](u32 t, Nothing&) {
         f64 sum = 0.0, squares = 0.0, rest = 0.0, rest_squares = 0.0;
-#pragma unroll 8
-        for (u64 i = t; i < len; i += THREADS) {
-            f64 x = returns[i], y = x - (f64)values[i];
-            sum += x;
-            squares += x * x;
-            rest += y;
-            rest_squares += y * y;
+        for (u64 first = t; first < len; first += IN_FLIGHT * THREADS) {
+            f32 of_return[IN_FLIGHT], of_value[IN_FLIGHT];
+#pragma unroll
+            for (u32 step = 0; step < IN_FLIGHT; ++step) {
+                u64 i = first + step * THREADS, at = i < len ? i : len - 1;
+                of_return[step] = returns[at];
+                of_value[step] = values[at];
+            }
+#pragma unroll
+            for (u32 step = 0; step < IN_FLIGHT; ++step) {
+                if (first + step * THREADS >= len) break;
+                f64 x = of_return[step], y = x - (f64)of_value[step];
+                sum += x;
+                squares += x * x;
+                rest += y;
+                rest_squares += y * y;
+            }
         }
         sums[0][t] = sum;
         sums[1][t] = squares;

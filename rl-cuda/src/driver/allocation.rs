@@ -4,6 +4,7 @@ use std::alloc::{self, Layout};
 
 use crate::driver::Driver;
 use crate::driver::api::result;
+use crate::driver::captures::no_capture;
 
 /// Memory of a dropped buffer.
 #[derive(Debug)]
@@ -19,6 +20,7 @@ impl Allocation {
     fn free(self, driver: &Driver) {
         match (driver, self.layout) {
             (Driver::Cuda { context, .. }, _) => {
+                let _lock = no_capture();
                 // Waits for work in flight. Errors surface at the next call that waits.
                 if context.synchronize().is_ok() {
                     // SAFETY: the buffer allocated this memory, and the device no longer uses it.

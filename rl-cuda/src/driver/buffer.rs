@@ -7,6 +7,7 @@ use std::ops::Range;
 use crate::driver::Driver;
 use crate::driver::allocation::Allocation;
 use crate::driver::api::result;
+use crate::driver::captures::no_capture;
 use crate::{Device, Error};
 
 mod sealed {
@@ -69,6 +70,7 @@ impl<T: Element> Buffer<T> {
         let bytes = len.max(1).saturating_mul(size_of::<T>());
         let address = match device.driver() {
             Driver::Cuda { context, .. } => {
+                let _lock = no_capture();
                 context.bind_to_thread().map_err(Error::driver("taking memory"))?;
                 // SAFETY: the memory is cleared below, before any read.
                 let address = unsafe { result::malloc_sync(bytes) }.map_err(Error::memory("taking memory", bytes))?;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::driver::Driver;
 use crate::driver::allocation::{Allocation, Graphs};
 use crate::driver::api::{CudaContext, result, sys};
+use crate::driver::captures::no_capture;
 use crate::driver::emulated::Emulated;
 use crate::{Error, Sensors, driver, driver::sources};
 
@@ -255,7 +256,10 @@ impl Device {
     /// [`Error::Driver`], also for errors that a kernel raised.
     pub fn synchronize(&self) -> Result<(), Error> {
         match self.driver() {
-            Driver::Cuda { context, .. } => context.synchronize().map_err(Error::driver("waiting for the device")),
+            Driver::Cuda { context, .. } => {
+                let _lock = no_capture();
+                context.synchronize().map_err(Error::driver("waiting for the device"))
+            }
             Driver::Emulated(_) => Ok(()),
         }
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::driver::api::{CudaGraph, sys};
+use crate::driver::captures::Turn;
 use crate::driver::emulated::Work;
 use crate::driver::stream::Raw;
 use crate::{Device, Error, Stream};
@@ -66,6 +67,7 @@ impl Stream {
         let raw = match self.raw() {
             Raw::Cuda(stream) => {
                 let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+                let _turn = Turn::new();
                 stream.begin_capture(mode).map_err(Error::driver("beginning to capture a graph"))?;
                 let worked = work();
                 // End the capture even if `work` failed.

@@ -160,10 +160,10 @@ mod tests {
     use super::*;
     use crate::elementary::{self, Function};
     use crate::learner::{
-        ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, Deviations, Episodes, HeadSizes, JudgedSamples,
-        LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NarrowLayer, NarrowNet,
-        NarrowNumbers, NextColumns, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, TD_TERMS, TdColumns,
-        Terms,
+        ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, Deviations, Episodes, EpochOrder, HeadSizes,
+        JudgedSamples, LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NarrowLayer,
+        NarrowNet, NarrowNumbers, NextColumns, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, TD_TERMS,
+        TdColumns, Terms,
     };
     use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
@@ -250,14 +250,14 @@ mod tests {
         let layer = NarrowLayer { layer: DenseLayer { n_in: 1, n_out: 1, activation }, params: 0, outputs: 0, deltas: 0 };
         let narrow = NarrowNet::new(device, vec![vec![layer]])?.unwrap();
         let params = others.view();
-        kernels.narrow_forward(stream, (&narrow, 0..1), [&params, &number.slice(0..1)], &floats.view_mut(), 0)?;
-        let numbers = NarrowNumbers { params, inputs: number.slice(0..1), outputs: params, deltas: params };
-        kernels.narrow_gradient(stream, (&narrow, &slices), numbers, [0, 0], (&floats.view_mut(), 2))?;
+        kernels.narrow_forward(stream, &narrow, 0..1, [&params, &number.slice(0..1)], &floats.view_mut(), 0)?;
+        let numbers = NarrowNumbers { params, inputs: number.slice(0..1), outputs: params, deltas: params, held: 0, first: 0 };
+        kernels.narrow_gradient(stream, &narrow, &slices, numbers, &floats.view_mut(), 2)?;
         let many = Buffer::<f32>::zeros(device, 300)?;
         kernels.sum(stream, (&many.view(), None), Terms::Numbers, &scratch.view_mut(), &sum.view_mut())?;
         kernels.begin(stream, &mut state)?;
         kernels.epoch(stream, &mut state)?;
-        kernels.rows(stream, &state, (1, true), &words.view_mut())?;
+        kernels.rows(stream, &state, EpochOrder { n_samples: 1, shuffled: true }, &words.view_mut())?;
         let (mut terms, one_head) = (Buffer::zeros(device, PARTS)?, HeadSizes::new(device, &[1])?);
         for objective in [Objective::ClippedSurrogate, Objective::PolicyGradient] {
             for kind in 0..3 {

@@ -4,6 +4,7 @@ pub(crate) mod allocation;
 pub(crate) mod api;
 pub(crate) mod args;
 pub(crate) mod buffer;
+pub(crate) mod captures;
 pub(crate) mod device;
 pub(crate) mod emulated;
 pub(crate) mod graph;

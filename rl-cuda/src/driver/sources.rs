@@ -59,7 +59,8 @@ macro_rules! headers {
 /// `cargo xtask ptx` compiles each file below `kernels` that ends in `.cu`.
 pub(crate) const MODULES: &[Module] = modules![
     "envs": "acrobot", "breakout", "cartpole", "clock", "mountain_car", "mountain_car_continuous", "pendulum", "snake";
-    "net": "conv", "dense", "learner", "narrow", "normalize", "off_policy", "policy_gradient", "q_learning", "sample", "samples", "surrogate";
+    "learner": "learner", "off_policy", "policy_gradient", "q_learning", "sample", "surrogate";
+    "net": "conv", "dense", "narrow", "normalize", "samples";
     "sums": "episodes", "gae", "gather", "math", "permutation", "sums", "targets";
 ];
 
@@ -74,7 +75,8 @@ pub(crate) fn module(name: &str) -> &'static Module {
 /// Headers that the kernels include: (file name, text).
 pub(crate) const HEADERS: &[(&str, &str)] = headers![
     "envs": "lanes.cuh", "mountain_car.cuh", "vec_env.cuh";
-    "net": "activation.cuh", "actor_critic.cuh", "learner.cuh", "product.cuh";
+    "learner": "actor_critic.cuh", "learner.cuh";
+    "net": "activation.cuh", "product.cuh";
     "sums": "cuda_on_host.h", "math.cuh", "numbers.cuh", "phases.cuh", "philox.cuh";
 ];
 

@@ -370,7 +370,7 @@ fn orders_and_targets_agree_from_any_counter() {
                 let mut order = bench.zeros(n);
                 let shuffled = bench.corners.0.below(8) > 0;
                 bench.kernels.epoch(&bench.stream, &mut state).unwrap();
-                bench.kernels.rows(&bench.stream, &state, (n, shuffled), &order.view_mut()).unwrap();
+                bench.kernels.rows(&bench.stream, &state, EpochOrder { n_samples: n, shuffled }, &order.view_mut()).unwrap();
                 bench.digest.add(&bench.stream, &order, |index| index);
                 bench.add_state(&state);
             }
@@ -411,7 +411,7 @@ fn orders_and_targets_agree_from_any_counter() {
             bench.stream.upload(&state.counters.view_mut(), &[seed, 0, 0, 0, 0, 0, 0]).unwrap();
             let mut order = bench.zeros(n);
             bench.kernels.epoch(&bench.stream, &mut state).unwrap();
-            bench.kernels.rows(&bench.stream, &state, (n, true), &order.view_mut()).unwrap();
+            bench.kernels.rows(&bench.stream, &state, EpochOrder { n_samples: n, shuffled: true }, &order.view_mut()).unwrap();
             bench.digest.add(&bench.stream, &order, |index| index);
         }
         bench.digest

@@ -33,6 +33,15 @@ pub enum Terms<'a> {
     SquaredDistances(View<'a, f64>),
 }
 
+/// Order of an epoch's samples.
+#[derive(Clone, Copy, Debug)]
+pub struct EpochOrder {
+    /// Number of samples.
+    pub n_samples: usize,
+    /// False if they keep their order.
+    pub shuffled: bool,
+}
+
 /// Policy's part of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Objective {
@@ -366,9 +375,9 @@ impl LearnerKernels {
         unsafe { self.epoch.launch(stream, 1, 1, args) }
     }
 
-    /// Writes the rows of the next minibatch, in the epoch's order of `n_samples` samples.
+    /// Writes the rows of the next minibatch, in the epoch's order.
     ///
-    /// Samples that are not `shuffled` keep their order. [`LearnerKernels::loss`] ends a minibatch.
+    /// [`LearnerKernels::loss`] ends a minibatch.
     ///
     /// # Errors
     /// [`Error::Launch`].
@@ -376,7 +385,7 @@ impl LearnerKernels {
         &self,
         stream: &Stream,
         state: &LearnerState,
-        (n_samples, shuffled): (usize, bool),
+        EpochOrder { n_samples, shuffled }: EpochOrder,
         rows: &ViewMut<'_, u32>,
     ) -> Result<(), Error> {
         let n = n_samples as u32;
@@ -477,7 +486,7 @@ impl LearnerKernels {
     ) -> Result<(), Error> {
         length("terms", PARTS * slices.n, terms.len())?;
         length("tiles", PARTS * slices.tiles(), tiles.len())?;
-        self.tiles(stream, slices, (terms, PARTS), tiles)?;
+        self.tiles(stream, slices, terms, PARTS, tiles)?;
         let args = Args::new().push_long(tiles.address()).push(&slices.minibatch());
         let args = args.push_long(state.settings.address()).push_long(state.counters.address());
         // SAFETY: the parameters are those of `learner_loss`; lengths were checked above.
@@ -489,7 +498,8 @@ impl LearnerKernels {
         &self,
         stream: &Stream,
         slices: &MinibatchSlices,
-        (terms, parts): (&View<'_, f32>, usize),
+        terms: &View<'_, f32>,
+        parts: usize,
         tiles: &ViewMut<'_, f64>,
     ) -> Result<(), Error> {
         let args = Args::new().push_long(terms.address()).push_long(tiles.address());
@@ -515,7 +525,7 @@ impl LearnerKernels {
         let a = gradient.len();
         length("terms", a * slices.n, terms.len())?;
         length("tiles", a * slices.tiles(), tiles.len())?;
-        self.tiles(stream, slices, (terms, a), tiles)?;
+        self.tiles(stream, slices, terms, a, tiles)?;
         let args = Args::new().push_long(tiles.address()).push(&slices.minibatch());
         // SAFETY: the parameters are those of `learner_log_std`; lengths were checked above.
         unsafe { self.log_std.launch(stream, a as u64 * u64::from(BLOCK), BLOCK, args.push_long(gradient.address())) }

@@ -21,8 +21,8 @@ mod state;
 pub use conv::{ConvLayer, ConvShape};
 pub use episodes::Episodes;
 pub use kernels::{
-    Deviations, HeadSizes, KL_PART, LearnerKernels, LossColumns, LossDistribution, LossHeads, Objective, OneHotInputs, PARTS,
-    Terms,
+    Deviations, EpochOrder, HeadSizes, KL_PART, LearnerKernels, LossColumns, LossDistribution, LossHeads, Objective,
+    OneHotInputs, PARTS, Terms,
 };
 pub use layer::{Activation, DenseLayer};
 pub use narrow::{NarrowLayer, NarrowNet, NarrowNumbers};

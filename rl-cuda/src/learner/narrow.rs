@@ -15,7 +15,7 @@ const LAYERS: usize = 4;
 /// Samples that a block takes forward.
 const SAMPLES: usize = 32;
 
-/// A layer of a chain, with the places of its first numbers.
+/// Layer of a chain, with the places of its first numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct NarrowLayer {
     /// Sizes of the layer.
@@ -24,7 +24,9 @@ pub struct NarrowLayer {
     pub params: usize,
     /// Place of the outputs, (m, N), a multiple of 4.
     pub outputs: usize,
-    /// Place of the gradient of the sums, (m, N), which only a chain's last layer needs.
+    /// Place of the gradient of the sums, (m, N).
+    ///
+    /// Only a chain's last layer needs it.
     pub deltas: usize,
 }
 
@@ -46,6 +48,12 @@ pub struct NarrowNumbers<'a> {
     pub outputs: View<'a, f32>,
     /// Gradients of the sums of the chains' last layers.
     pub deltas: View<'a, f32>,
+    /// First sample's place among the inputs.
+    ///
+    /// And among the outputs of all layers but the chains' last ones.
+    pub held: usize,
+    /// First sample's place among the gradients.
+    pub first: usize,
 }
 
 impl NarrowNet {
@@ -103,7 +111,8 @@ impl LearnerKernels {
     pub fn narrow_forward(
         &self,
         stream: &Stream,
-        (net, chains): (&NarrowNet, Range<usize>),
+        net: &NarrowNet,
+        chains: Range<usize>,
         [params, inputs]: [&View<'_, f32>; 2],
         outputs: &ViewMut<'_, f32>,
         first: usize,
@@ -127,20 +136,20 @@ impl LearnerKernels {
 
     /// Writes partial gradients of all chains.
     ///
-    /// The samples are those of `slices`. They begin at sample `held` of the inputs and of all outputs but the last layers', and
-    /// at sample `first` of the last layers' gradients. Rows of `partial` are `stride` numbers apart.
+    /// Rows of `partial` are `stride` numbers apart.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
     pub fn narrow_gradient(
         &self,
         stream: &Stream,
-        (net, slices): (&NarrowNet, &MinibatchSlices),
+        net: &NarrowNet,
+        slices: &MinibatchSlices,
         numbers: NarrowNumbers<'_>,
-        [held, first]: [usize; 2],
-        (partial, stride): (&ViewMut<'_, f32>, usize),
+        partial: &ViewMut<'_, f32>,
+        stride: usize,
     ) -> Result<(), Error> {
-        let NarrowNumbers { params, inputs, outputs, deltas } = numbers;
+        let NarrowNumbers { params, inputs, outputs, deltas, held, first } = numbers;
         within("inputs", (held + slices.n) * net.n_in(), inputs.len())?;
         for chain in &net.chains {
             for (l, of) in chain.iter().enumerate() {

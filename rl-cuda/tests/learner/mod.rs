@@ -3,9 +3,10 @@
 use std::hash::Hash;
 
 use rl_cuda::learner::{
-    ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, Deviations, HeadSizes, JudgedSamples, LearnerCounters,
-    LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NarrowLayer, NarrowNet,
-    NarrowNumbers, NextColumns, Objective, OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms, UpdateSettings,
+    ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, Deviations, EpochOrder, HeadSizes, JudgedSamples,
+    LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NarrowLayer,
+    NarrowNet, NarrowNumbers, NextColumns, Objective, OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
+    UpdateSettings,
 };
 use rl_cuda::targets::Steps;
 use rl_cuda::{Buffer, Device};
@@ -85,7 +86,7 @@ pub(crate) fn narrow(device: &Device, bits: &mut Bits<'_>) {
         let mut outputs = Buffer::zeros(device, n_outputs).unwrap();
         for chains in [0..1, 0..widths.len(), widths.len() - 1..widths.len()] {
             let numbers = [&params.view(), &inputs.view().slice(0..m * widths[0][0])];
-            kernels.narrow_forward(&stream, (&net, chains), numbers, &outputs.view_mut(), 3).unwrap();
+            kernels.narrow_forward(&stream, &net, chains, numbers, &outputs.view_mut(), 3).unwrap();
             stream.synchronize().unwrap();
             bits.floats(&outputs.view());
         }
@@ -93,9 +94,8 @@ pub(crate) fn narrow(device: &Device, bits: &mut Bits<'_>) {
             let slices = MinibatchSlices::new(m, n_slices, n_params, max_numbers);
             let mut partial = Buffer::zeros(device, slices.rows() * n_params).unwrap();
             let [params, inputs, outputs, deltas] = [params.view(), inputs.view(), outputs.view(), deltas.view()];
-            let numbers = NarrowNumbers { params, inputs, outputs, deltas };
-            let to = (&partial.view_mut(), n_params);
-            kernels.narrow_gradient(&stream, (&net, &slices), numbers, [0, 2], to).unwrap();
+            let numbers = NarrowNumbers { params, inputs, outputs, deltas, held: 0, first: 2 };
+            kernels.narrow_gradient(&stream, &net, &slices, numbers, &partial.view_mut(), n_params).unwrap();
             stream.synchronize().unwrap();
             bits.floats(&partial.view());
         }
@@ -194,7 +194,7 @@ pub(crate) fn permutation(device: &Device, bits: &mut Bits<'_>) {
         let mut order = Buffer::zeros(device, n).unwrap();
         for shuffled in [true, false, true] {
             kernels.epoch(&stream, &mut state).unwrap();
-            kernels.rows(&stream, &state, (n, shuffled), &order.view_mut()).unwrap();
+            kernels.rows(&stream, &state, EpochOrder { n_samples: n, shuffled }, &order.view_mut()).unwrap();
             stream.synchronize().unwrap();
             bits.words(&order.view());
         }

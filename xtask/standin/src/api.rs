@@ -186,7 +186,8 @@ api! {
         Ok(())
     }
     fn cuCtxSynchronize() in_context |driver| {
-        refuse_in_capture(driver, "cuCtxSynchronize")?;
+        let captures = driver.capturing(); // those of other threads, too
+        driver.refuse_in_capture(&captures, "cuCtxSynchronize")?;
         driver.wait_for_all()
     }
 

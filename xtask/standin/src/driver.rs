@@ -191,7 +191,12 @@ impl Driver {
         Ok(self.streams.len() - 1)
     }
 
-    /// Refuses a call that this thread's captures forbid, and breaks them.
+    /// Returns the streams that any thread captures.
+    pub(crate) fn capturing(&self) -> Vec<usize> {
+        (0..self.streams.len()).filter(|&index| self.streams[index].capture.is_some()).collect()
+    }
+
+    /// Refuses a call that captures forbid, and breaks them.
     pub(crate) fn refuse_in_capture(&mut self, captures: &[usize], what: &str) -> Result<(), Code> {
         if captures.is_empty() {
             return Ok(());

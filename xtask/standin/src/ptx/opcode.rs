@@ -64,6 +64,7 @@ opcodes! {
     SubF64 = "sub.rn.f64", (a: f64, b: f64) -> f64 { a - b }
     MulF64 = "mul.rn.f64", (a: f64, b: f64) -> f64 { a * b }
     RcpF32 = "rcp.rn.f32", (a: f32) -> f32 { 1.0 / a }
+    RcpApproxF32 = "rcp.approx.ftz.f32", (a: f32) -> f32 { 1.0 / a }
     RcpF64 = "rcp.rn.f64", (a: f64) -> f64 { 1.0 / a }
     DivF64 = "div.rn.f64", (a: f64, b: f64) -> f64 { a / b }
     SqrtF64 = "sqrt.rn.f64", (a: f64) -> f64 { a.sqrt() }
