@@ -69,7 +69,10 @@ fn a_narrow_network_without_one_of_its_barriers_is_a_race() {
         let mut params: Vec<_> = vec![machine.upload(&bytes(&chain)).to_le_bytes().into()];
         params.extend([3 * 1640, 4000, 3 * 4000].map(|n| floats(machine, n)));
         match kernel {
-            "narrow_forward" => params.extend([m, 0, 0, 1].map(|word| bytes(&[word]))),
+            "narrow_forward" => {
+                params.extend([(); 2].map(|()| vec![0; 8]));
+                params.extend([m, 0, 0, 1].map(|word| bytes(&[word])));
+            }
             _ => {
                 params.extend([4000, 3 * 1640].map(|n| floats(machine, n)));
                 params.push(bytes(&[3 * 1640, 0, m, 1, 2, 1]));

@@ -14,7 +14,7 @@ use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, pool, visit};
 
 use crate::collect::lockstep::State;
 use crate::device::descent::{DeviceDescent, lock};
-use crate::device::net::DeviceNet;
+use crate::device::net::{DeviceNet, Needed};
 use crate::device::normalize::Inputs;
 use crate::device::share::{DeviceShare, MAX_LATEST};
 use crate::device::times::DevicePhase;
@@ -275,7 +275,7 @@ impl ActingOnDevice<'_> {
         columns.restart(stream)?;
         for t in 0..n_steps {
             let DeviceStep { obs, masks, mut steps, log_probs, values } = columns.step(t);
-            inputs.forward(net, &params, &obs, n, None)?;
+            inputs.forward(net, &params, &obs, n, Needed::default())?;
             stream.copy(&values, &net.outputs(critic, n))?;
             let outputs = net.outputs(actor, n);
             let streams = PolicyStreams { clock: clock.view(), t: 1 + t as u64, first_env: envs.first_env() };
@@ -292,15 +292,16 @@ impl ActingOnDevice<'_> {
             }
             envs.step_on(stream, 1, ActionSource::Given, &steps)?;
             let final_obs = visit!(Obs, steps.final_obs, |obs| obs.into_view());
-            inputs.forward(net, &params, &final_obs, n, Some(actor))?;
-            let ended = [&steps.terminated.into_view(), &steps.truncated.into_view()];
+            let ended = [steps.terminated.into_view(), steps.truncated.into_view()];
+            inputs.forward(net, &params, &final_obs, n, Needed { not_chain: Some(actor), ended: Some(ended) })?;
+            let ended = ended.each_ref();
             if let Some(rollout) = &mut finals {
                 push_finals((stream, t, d), envs.first_env(), ended, &final_obs, rollout)?;
             }
             let next_values = next_values.view_mut().into_slice(t * n..(t + 1) * n);
             kernels.ended_values(stream, &net.outputs(critic, n), ended, &next_values)?;
         }
-        inputs.forward(net, &params, &columns.last_obs(), n, Some(actor))?;
+        inputs.forward(net, &params, &columns.last_obs(), n, Needed { not_chain: Some(actor), ended: None })?;
         stream.copy(&columns.last_values_mut(), &net.outputs(critic, n))?;
         let (rewards, flags) = (columns.rewards(), [&columns.terminated(), &columns.truncated()]);
         let values = (&columns.values(), &columns.last_values());

@@ -18,7 +18,7 @@ use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View, ViewMu
 use rl_envs::{Dtype, Obs, visit};
 
 use crate::device::exchange::{DeviceExchange, SharedBuffers};
-use crate::device::net::{DeviceNet, Queue, parts};
+use crate::device::net::{DeviceNet, Needed, Queue, parts};
 use crate::device::normalize::{DeviceNormalizer, Inputs};
 use crate::device::staged::Staged;
 use crate::device::times::{DevicePhase, DeviceTimes};
@@ -411,7 +411,7 @@ impl DeviceDescent {
             let of_rows = rows.start * d..rows.end * d;
             let obs = visit!(Obs, columns.obs(), |obs| obs.slice(of_rows.clone()));
             let judges = has_actions && off_policy.refresh != Refresh::Values;
-            inputs.forward(net, &params, &obs, n, (!judges).then_some(actor))?;
+            inputs.forward(net, &params, &obs, n, Needed { not_chain: (!judges).then_some(actor), ended: None })?;
             if judges {
                 let outputs = net.outputs(actor, n);
                 let a = outputs.len() / n;
@@ -464,7 +464,7 @@ impl DeviceDescent {
                 }
                 _ => return Err(Error::ObsKind),
             };
-            inputs.forward(net, &params.view(), &obs, n, Some(actor))?;
+            inputs.forward(net, &params.view(), &obs, n, Needed { not_chain: Some(actor), ended: None })?;
             let ended = (&net.outputs(critic, n), &final_at.there.view().slice(0..n));
             let next_values = computed.next_values.view_mut();
             if first == 0 {

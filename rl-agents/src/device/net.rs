@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use rl_cuda::learner::{
-    self, ConvLayer, ConvShape, DenseLayer, LearnerKernels, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers,
+    self, ConvLayer, ConvShape, DenseLayer, LearnerKernels, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples,
 };
 use rl_cuda::{Buffer, Device, Stream, View, ViewMut};
 
@@ -65,6 +65,15 @@ pub(crate) struct DeviceNet {
     held: usize,
     /// Samples whose activations are held.
     holds: Range<usize>,
+}
+
+/// Parts of a forward pass that may be left out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Needed<'a> {
+    /// Chain that is left out. No other chain starts from it.
+    pub(crate) not_chain: Option<usize>,
+    /// Two flags of each sample, if only samples with one of them are needed.
+    pub(crate) ended: Option<[View<'a, u8>; 2]>,
 }
 
 /// Cuts a range into parts of at most `len`.
@@ -209,29 +218,29 @@ impl DeviceNet {
         self.held
     }
 
-    /// Runs the first `m` samples forward, except through chain `skip`.
+    /// Runs the first `m` samples forward, as far as they are needed.
     ///
-    /// Their observations are in `inputs`. No other chain starts from that one.
+    /// Their observations are in `inputs`.
     pub(crate) fn forward(
         &mut self,
         queue: Queue<'_>,
         params: &View<'_, f32>,
         m: usize,
-        skip: Option<usize>,
+        needed: Needed<'_>,
     ) -> Result<(), Error> {
-        self.forward_held(queue, params, 0..m, None, skip)
+        self.forward_held(queue, params, 0..m, None, needed)
     }
 
-    /// Runs samples forward whose inputs (m, I) are given, except through chain `skip`.
+    /// Runs samples forward whose inputs (m, I) are given, as far as they are needed.
     pub(crate) fn forward_from(
         &mut self,
         queue: Queue<'_>,
         params: &View<'_, f32>,
         inputs: View<'_, f32>,
-        skip: Option<usize>,
+        needed: Needed<'_>,
     ) -> Result<(), Error> {
         let m = inputs.len() / (self.inputs.len() / self.held);
-        self.forward_held(queue, params, 0..m, Some(inputs), skip)
+        self.forward_held(queue, params, 0..m, Some(inputs), needed)
     }
 
     /// Runs some samples of a minibatch forward.
@@ -256,7 +265,7 @@ impl DeviceNet {
     ) -> Result<(), Error> {
         let len = part.len() * (self.inputs.len() / self.held);
         write(part.clone(), &self.inputs.view_mut().into_slice(0..len))?;
-        self.forward_held(queue, params, part, None, None)
+        self.forward_held(queue, params, part, None, Needed::default())
     }
 
     /// Writes partial gradients of some slices of a minibatch.
@@ -283,7 +292,7 @@ impl DeviceNet {
         Ok(())
     }
 
-    /// Runs samples forward, except through chain `skip`.
+    /// Runs samples forward, as far as they are needed.
     ///
     /// Their inputs are in `inputs`, unless they are given.
     fn forward_held(
@@ -292,7 +301,7 @@ impl DeviceNet {
         params: &View<'_, f32>,
         samples: Range<usize>,
         given: Option<View<'_, f32>>,
-        skip: Option<usize>,
+        needed: Needed<'_>,
     ) -> Result<(), Error> {
         let (of, of_all) = (|len: usize| 0..samples.len() * len, |len: usize| samples.start * len..samples.end * len);
         self.holds = samples.clone();
@@ -300,10 +309,12 @@ impl DeviceNet {
         let inputs = given.unwrap_or_else(|| inputs.view());
         if let Some(narrow) = narrow {
             let x = inputs.slice(of(layers[0].dense.n_in));
-            let skipped = skip.unwrap_or(chains.len());
+            let skipped = needed.not_chain.unwrap_or(chains.len());
             let runs = [0..skipped, (skipped + 1).min(chains.len())..chains.len()];
             return runs.into_iter().filter(|run| !run.is_empty()).try_for_each(|run| {
-                Ok(kernels.narrow_forward(stream, narrow, run, [params, &x], &outputs.view_mut(), samples.start)?)
+                let (outputs, first) = (outputs.view_mut(), samples.start);
+                let samples = NarrowSamples { params: *params, inputs: x, outputs, first, needed: needed.ended };
+                Ok(kernels.narrow_forward(stream, narrow, run, samples)?)
             });
         }
         for l in 0..convs.len() {
@@ -314,7 +325,7 @@ impl DeviceNet {
             conv.forward(stream, &params.slice(range.clone()), &x, &y)?;
         }
         let inputs = convs.last().map_or(inputs, |conv| conv.outputs.view());
-        for (_, chain) in chains.iter().enumerate().filter(|(i, _)| Some(*i) != skip) {
+        for (_, chain) in chains.iter().enumerate().filter(|(i, _)| Some(*i) != needed.not_chain) {
             for l in chain.clone() {
                 let DeviceLayer { dense, params: range, source, is_read } = &layers[l];
                 // A layer reads one before it.

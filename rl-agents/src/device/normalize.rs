@@ -10,7 +10,7 @@ use rl_cuda::{Device, Stream, View, ViewMut};
 use rl_envs::{Dtype, Obs, pool};
 
 use crate::Error;
-use crate::device::net::{DeviceNet, Queue};
+use crate::device::net::{DeviceNet, Needed, Queue};
 use crate::device::staged::Staged;
 use crate::kernel::slices::{MAX_SLICES, MIN_SLICE};
 use crate::network::normalize::{Moments, Normalizer};
@@ -84,23 +84,23 @@ pub(crate) struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    /// Runs the first `n` observations through a network, except through chain `skip`.
+    /// Runs the first `n` observations through a network, as far as they are needed.
     pub(crate) fn forward(
         &self,
         net: &mut DeviceNet,
         params: &View<'_, f32>,
         obs: &Obs<View<'_, f32>, View<'_, u8>>,
         n: usize,
-        skip: Option<usize>,
+        needed: Needed<'_>,
     ) -> Result<(), Error> {
         let queue = Queue { stream: self.stream, kernels: self.kernels };
         match obs {
             Obs::F32(obs) if self.one_hot.is_none() && self.normalizer.is_none() => {
-                net.forward_from(queue, params, obs.slice(0..n * self.obs_len), skip)
+                net.forward_from(queue, params, obs.slice(0..n * self.obs_len), needed)
             }
             obs => {
                 self.write(obs, None, &net.inputs_mut(n))?;
-                net.forward(queue, params, n, skip)
+                net.forward(queue, params, n, needed)
             }
         }
     }

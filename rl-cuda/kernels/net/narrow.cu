@@ -73,14 +73,23 @@ __device__ __forceinline__ void add_four(Square& square, const float4 (&x)[4], c
 }
 
 // Outputs of `n_chains` chains from `first_chain` on, for m samples: inputs (m, K) of each chain's first layer. The last layer's outputs
-// begin at row `first`.
+// begin at row `first`. With flags (m) of what is needed, a block none of whose samples is needed leaves their outputs.
 extern "C" __global__ void __launch_bounds__(THREADS)
-narrow_forward(const Chain* chains, const f32* params, const f32* inputs, f32* outputs, u32 m, u32 first, u32 first_chain, u32 n_chains) {
+narrow_forward(const Chain* chains, const f32* params, const f32* inputs, f32* outputs, const u8* needed, const u8* or_needed, u32 m,
+               u32 first, u32 first_chain, u32 n_chains) {
     __shared__ float4 of_x[SAMPLES * WIDTH / 4], of_weights[WIDTH * WIDTH / 4];
     f32 *x = (f32*)of_x, *weights = (f32*)of_weights;
     Threads<Square, THREADS> threads;
     const Chain& chain = chains[first_chain + blockIdx.x % n_chains];
     u32 begin = blockIdx.x / n_chains * SAMPLES, rows = least(m - begin, SAMPLES), n_layers = chain.n_layers;
+    if (needed != nullptr) {
+        u32 any = 0;
+#pragma unroll 8
+        for (u32 i = begin; i < begin + rows; ++i) {
+            any |= needed[i] | or_needed[i];
+        }
+        if (any == 0) return;
+    }
     threads.phase([&](u32 t, Square&) {
         u32 n_in = chain.layers[0].n_in;
         copy_rows<SAMPLES, 16>(t, x, inputs + (u64)begin * n_in, rows, n_in);

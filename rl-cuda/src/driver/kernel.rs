@@ -162,8 +162,8 @@ mod tests {
     use crate::learner::{
         ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, Deviations, Episodes, EpochOrder, HeadSizes,
         JudgedSamples, LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NarrowLayer,
-        NarrowNet, NarrowNumbers, NextColumns, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, TD_TERMS,
-        TdColumns, Terms,
+        NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels,
+        TD_TERMS, TdColumns, Terms,
     };
     use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
@@ -250,7 +250,9 @@ mod tests {
         let layer = NarrowLayer { layer: DenseLayer { n_in: 1, n_out: 1, activation }, params: 0, outputs: 0, deltas: 0 };
         let narrow = NarrowNet::new(device, vec![vec![layer]])?.unwrap();
         let params = others.view();
-        kernels.narrow_forward(stream, &narrow, 0..1, [&params, &number.slice(0..1)], &floats.view_mut(), 0)?;
+        let outputs = floats.view_mut();
+        let samples = NarrowSamples { params, inputs: number.slice(0..1), outputs, first: 0, needed: None };
+        kernels.narrow_forward(stream, &narrow, 0..1, samples)?;
         let numbers = NarrowNumbers { params, inputs: number.slice(0..1), outputs: params, deltas: params, held: 0, first: 0 };
         kernels.narrow_gradient(stream, &narrow, &slices, numbers, &floats.view_mut(), 2)?;
         let many = Buffer::<f32>::zeros(device, 300)?;

@@ -25,7 +25,7 @@ pub use kernels::{
     OneHotInputs, PARTS, Terms,
 };
 pub use layer::{Activation, DenseLayer};
-pub use narrow::{NarrowLayer, NarrowNet, NarrowNumbers};
+pub use narrow::{NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples};
 pub use off_policy::{ActionDistribution, JudgedSamples, OffPolicyKernels};
 pub use q_learning::{NextColumns, QLearningKernels, TD_TERMS, TdColumns};
 pub use slices::{MinibatchSlices, TILE};

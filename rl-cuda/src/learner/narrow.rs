@@ -37,6 +37,21 @@ pub struct NarrowNet {
     chains: Vec<Vec<NarrowLayer>>,
 }
 
+/// Samples of a narrow network's forward pass, in device memory.
+#[derive(Debug)]
+pub struct NarrowSamples<'a> {
+    /// Parameters.
+    pub params: View<'a, f32>,
+    /// Inputs, (m, K).
+    pub inputs: View<'a, f32>,
+    /// Outputs of all layers.
+    pub outputs: ViewMut<'a, f32>,
+    /// First sample's place among the outputs of the chains' last layers.
+    pub first: usize,
+    /// Two flags of each sample, (m), if only samples with one of them are needed.
+    pub needed: Option<[View<'a, u8>; 2]>,
+}
+
 /// Numbers of a narrow network in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct NarrowNumbers<'a> {
@@ -102,9 +117,9 @@ impl NarrowNet {
 
 #[allow(unsafe_code)]
 impl LearnerKernels {
-    /// Computes the outputs of all layers of some chains, from inputs (m, K).
+    /// Computes the outputs of all layers of some chains.
     ///
-    /// The outputs of the last layers begin at sample `first`.
+    /// Those of samples that are not needed are undefined.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -113,11 +128,13 @@ impl LearnerKernels {
         stream: &Stream,
         net: &NarrowNet,
         chains: Range<usize>,
-        [params, inputs]: [&View<'_, f32>; 2],
-        outputs: &ViewMut<'_, f32>,
-        first: usize,
+        samples: NarrowSamples<'_>,
     ) -> Result<(), Error> {
+        let NarrowSamples { params, inputs, outputs, first, needed } = samples;
         let m = inputs.len() / net.n_in();
+        for flags in needed.iter().flatten() {
+            length("flags", m, flags.len())?;
+        }
         length("inputs", m * net.n_in(), inputs.len())?;
         for chain in &net.chains[chains.clone()] {
             for (l, of) in chain.iter().enumerate() {
@@ -128,6 +145,8 @@ impl LearnerKernels {
         }
         let args = Args::new().push_long(net.table.view().address()).push_long(params.address());
         let args = args.push_long(inputs.address()).push_long(outputs.address());
+        let [one, other] = needed.map_or([0, 0], |flags| flags.map(|flags| flags.address()));
+        let args = args.push_long(one).push_long(other);
         let args = args.push(&[m as u32]).push(&[first as u32]).push(&[chains.start as u32]).push(&[chains.len() as u32]);
         let blocks = (m.div_ceil(SAMPLES) * chains.len()) as u64;
         // SAFETY: the parameters are those of `narrow_forward`; lengths were checked above, sizes when the table was made.

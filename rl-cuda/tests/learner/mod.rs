@@ -5,8 +5,8 @@ use std::hash::Hash;
 use rl_cuda::learner::{
     ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, Deviations, EpochOrder, HeadSizes, JudgedSamples,
     LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NarrowLayer,
-    NarrowNet, NarrowNumbers, NextColumns, Objective, OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
-    UpdateSettings,
+    NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS,
+    TdColumns, Terms, UpdateSettings,
 };
 use rl_cuda::targets::Steps;
 use rl_cuda::{Buffer, Device};
@@ -85,8 +85,9 @@ pub(crate) fn narrow(device: &Device, bits: &mut Bits<'_>) {
         let (params, inputs, deltas) = (floats(n_params), floats((m + 2) * widths[0][0]), floats(n_deltas));
         let mut outputs = Buffer::zeros(device, n_outputs).unwrap();
         for chains in [0..1, 0..widths.len(), widths.len() - 1..widths.len()] {
-            let numbers = [&params.view(), &inputs.view().slice(0..m * widths[0][0])];
-            kernels.narrow_forward(&stream, &net, chains, numbers, &outputs.view_mut(), 3).unwrap();
+            let (inputs, y) = (inputs.view().slice(0..m * widths[0][0]), outputs.view_mut());
+            let samples = NarrowSamples { params: params.view(), inputs, outputs: y, first: 3, needed: None };
+            kernels.narrow_forward(&stream, &net, chains, samples).unwrap();
             stream.synchronize().unwrap();
             bits.floats(&outputs.view());
         }
@@ -100,16 +101,23 @@ pub(crate) fn narrow(device: &Device, bits: &mut Bits<'_>) {
             bits.floats(&partial.view());
         }
     }
-    // Divisions of tanh; the first two are wrong if the reciprocal of the divisor is not the nearest one.
+    // Divisions of tanh; the first two are wrong if the divisor's reciprocal is not the nearest.
     let numbers: Vec<f32> =
         [0x3380_0001, 0x3455_5556].into_iter().chain((0..4094).map(|i| 0x2D00_0000 + 80_021 * i)).map(f32::from_bits).collect();
     let layer = DenseLayer { n_in: 1, n_out: 1, activation: tanh };
     let net = NarrowNet::new(device, vec![vec![NarrowLayer { layer, params: 0, outputs: 0, deltas: 0 }]]).unwrap().unwrap();
     let (inputs, params, mut outputs) =
         (upload(device, &numbers), upload(device, &[1.0, 0.0]), Buffer::zeros(device, 4096).unwrap());
-    kernels.narrow_forward(&stream, &net, 0..1, [&params.view(), &inputs.view()], &outputs.view_mut(), 0).unwrap();
-    stream.synchronize().unwrap();
-    bits.floats(&outputs.view());
+    // A block whose samples, 64 to 95, are not needed leaves its outputs.
+    let flags = [40, 100].map(|at| (0..4096).map(|i| u8::from(i == at || i >= 128)).collect::<Vec<u8>>());
+    let flags = flags.map(|flags| upload(device, &flags));
+    for needed in [Some([flags[0].view(), flags[1].view()]), None] {
+        let y = outputs.view_mut();
+        let samples = NarrowSamples { params: params.view(), inputs: inputs.view(), outputs: y, first: 0, needed };
+        kernels.narrow_forward(&stream, &net, 0..1, samples).unwrap();
+        stream.synchronize().unwrap();
+        bits.floats(&outputs.view());
+    }
 }
 
 pub(crate) fn conv(device: &Device, bits: &mut Bits<'_>) {

@@ -124,6 +124,7 @@ opcodes! {
     CvtF64U64 = "cvt.rn.f64.u64", (a: u64) -> f64 { a as f64 }
     CvtS64S32 = "cvt.s64.s32", (a: i32) -> i64 { a.into() }
     CvtU16U32 = "cvt.u16.u32", (a: u32) -> u16 { a as u16 }
+    CvtU32U16 = "cvt.u32.u16", (a: u16) -> u32 { a.into() }
     CvtU32U64 = "cvt.u32.u64", (a: u64) -> u32 { a as u32 }
     CvtU64U32 = "cvt.u64.u32", (a: u32) -> u64 { a.into() }
     // Global memory has the generic addresses.
