@@ -234,6 +234,15 @@ fn a_replayed_graph_equals_eager_steps() {
     }
 }
 
+/// Ends other threads, also when the test fails.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_capture_survives_what_other_threads_do_with_the_device() {
     for device in Device::for_tests() {
@@ -248,8 +257,10 @@ fn a_capture_survives_what_other_threads_do_with_the_device() {
                 while !is_over.load(Ordering::Relaxed) {
                     drop(Buffer::<f32>::zeros(&device, 3).unwrap());
                     device.synchronize().unwrap();
+                    Device::for_tests().iter().for_each(|device| drop(device.stream().unwrap()));
                 }
             });
+            let end = Ending(&is_over);
             for _ in 0..20 {
                 let captured = stream.capture(|| {
                     envs.step_on(&stream, 1, ActionSource::Random, &steps.rows(0..1))?;
@@ -258,7 +269,7 @@ fn a_capture_survives_what_other_threads_do_with_the_device() {
                 });
                 captured.unwrap().launch().unwrap();
             }
-            is_over.store(true, Ordering::Relaxed);
+            drop(end);
             others.join().unwrap();
         });
         assert!(envs.save().unwrap() == original("cartpole", 3, 41).envs.save().unwrap());

@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use crate::driver::Driver;
 use crate::driver::api::{CudaFunction, DriverError, Ptx, result, sys};
 use crate::driver::args::Args;
+use crate::driver::captures::no_capture;
 use crate::driver::emulated::{HostKernel, Work};
 use crate::error::said;
 use crate::{Device, Error, Module, Stream, driver::sources};
@@ -58,6 +59,7 @@ impl Device {
                 let loaded = match modules.get(module.ptx) {
                     Some(loaded) => loaded.clone(),
                     None => {
+                        let _lock = no_capture();
                         let loaded = context.load_module(Ptx::from_src(module.ptx)).map_err(refused)?;
                         modules.insert(module.ptx, loaded.clone());
                         loaded

@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::driver::Driver;
 use crate::driver::api::{CudaEvent, CudaStream, result, sys};
 use crate::driver::buffer::Element;
+use crate::driver::captures::no_capture;
 use crate::driver::emulated::Work;
 use crate::{Device, Error, View, ViewMut};
 
@@ -93,7 +94,10 @@ impl Device {
 impl Stream {
     fn new(device: &Device) -> Result<Self, Error> {
         let raw = match device.driver() {
-            Driver::Cuda { context, .. } => Raw::Cuda(context.new_stream().map_err(Error::driver("making a stream"))?),
+            Driver::Cuda { context, .. } => {
+                let _lock = no_capture(); // a context's first stream waits for it
+                Raw::Cuda(context.new_stream().map_err(Error::driver("making a stream"))?)
+            }
             Driver::Emulated(_) => Raw::Emulated(Mutex::new(None)),
         };
         Ok(Self { device: device.clone(), raw: Arc::new(raw) })
