@@ -281,7 +281,10 @@ impl DeviceDescent {
             tiles: Buffer::zeros(device, PARTS.max(log_std.len()) * slices.tiles())?,
             log_std,
             heads,
-            scratch: Buffer::zeros(device, LearnerKernels::sum_scratch(batch_size.max(n_params)))?,
+            scratch: {
+                let of_sums = LearnerKernels::sum_scratch(batch_size.max(n_params));
+                Buffer::zeros(device, of_sums.max(LearnerKernels::variance_scratch(len)))?
+            },
             sums: [Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?],
             slices,
             final_obs: match shape.obs {
@@ -573,7 +576,7 @@ impl Learner for DeviceDescent {
             self.targets.gae(stream, &steps, n_envs, plan.gamma, plan.lambda, &advantages.view_mut())?;
             kernels.returns(stream, (&advantages.view(), &values), &returns.view_mut())?;
         }
-        Ok(kernels.explained_variance(stream, [&returns.view(), &values], &mut self.state)?)
+        Ok(kernels.explained_variance(stream, [&returns.view(), &values], &self.scratch.view_mut(), &mut self.state)?)
     }
 
     fn epoch(&mut self, _: &Plan) -> Result<(), Error> {
@@ -690,6 +693,7 @@ impl Learner for DeviceDescent {
 
 #[cfg(test)]
 mod tests {
+    use crate::learner::targets::explained_variance;
     use std::collections::VecDeque;
 
     use super::*;
@@ -1069,6 +1073,15 @@ mod tests {
                 to[0]
             });
             assert_eq!(found, expected, "{device}: {n} numbers");
+            let values: Vec<f32> = x.iter().map(|x| x + rng.normal()).collect();
+            let mut of_values = Buffer::zeros(device, n).unwrap();
+            stream.upload(&of_values.view_mut(), &values).unwrap();
+            let mut scratch = Buffer::zeros(device, LearnerKernels::variance_scratch(n)).unwrap();
+            let mut state = LearnerState::new(device).unwrap();
+            let of = [&there.view(), &of_values.view()];
+            kernels.explained_variance(&stream, of, &scratch.view_mut(), &mut state).unwrap();
+            let (found, expected) = (state.totals(&stream).unwrap().explained_variance, explained_variance(&x, &values));
+            assert_eq!(found.to_bits(), expected.to_bits(), "{device}: {n} numbers");
         }
     }
 

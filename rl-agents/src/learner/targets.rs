@@ -108,29 +108,38 @@ impl Targets {
     ///
     /// 1 is all, 0 no more than a constant explains, NaN without variance.
     pub(crate) fn explained_variance(&self) -> f32 {
-        let all = variance(self.returns.iter().map(|&r| f64::from(r)));
-        let rest = variance(self.returns.iter().zip(&self.values).map(|(&r, &v)| f64::from(r) - f64::from(v)));
-        if all > 0.0 { (1.0 - rest / all) as f32 } else { f32::NAN }
+        explained_variance(&self.returns, &self.values)
     }
 }
 
-/// Returns the variance of numbers, summed in 256 interleaved parts.
+/// Share of the returns' variance explained by the values.
+pub(crate) fn explained_variance(returns: &[f32], values: &[f32]) -> f32 {
+    let all = variance(returns.iter().map(|&r| f64::from(r)));
+    let rest = variance(returns.iter().zip(values).map(|(&r, &v)| f64::from(r) - f64::from(v)));
+    if all > 0.0 { (1.0 - rest / all) as f32 } else { f32::NAN }
+}
+
+/// Returns the variance of numbers, from the sums of parts of 16,384.
 ///
-/// The second half of the parts is added to the first until one is left. The kernel `targets_explained_variance` has this order.
-fn variance(numbers: impl Iterator<Item = f64>) -> f64 {
-    let (mut n, mut sums) = (0usize, [[0.0; 2]; 256]);
-    for x in numbers {
-        let [sum, squares] = &mut sums[n % 256];
-        (*sum, *squares) = (*sum + x, *squares + x * x);
-        n += 1;
+/// A part is summed in 256 interleaved sums, of which the second half is added to the first until one is left. The kernel
+/// `targets_variance_parts` has this order.
+fn variance(mut numbers: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let (n, mut all) = (numbers.len() as f64, [0.0; 2]);
+    while numbers.len() > 0 {
+        let mut sums = [[0.0; 2]; 256];
+        for (i, x) in numbers.by_ref().take(1 << 14).enumerate() {
+            let [sum, squares] = &mut sums[i % 256];
+            (*sum, *squares) = (*sum + x, *squares + x * x);
+        }
+        let mut half = 128;
+        while half > 0 {
+            let (first, second) = sums.split_at_mut(half);
+            first.iter_mut().zip(second).for_each(|(a, b)| *a = [a[0] + b[0], a[1] + b[1]]);
+            half /= 2;
+        }
+        all = [all[0] + sums[0][0], all[1] + sums[0][1]];
     }
-    let mut half = 128;
-    while half > 0 {
-        let (first, second) = sums.split_at_mut(half);
-        first.iter_mut().zip(second).for_each(|(a, b)| *a = [a[0] + b[0], a[1] + b[1]]);
-        half /= 2;
-    }
-    let [sum, squares] = sums[0].map(|sum| sum / n as f64);
+    let [sum, squares] = all.map(|sum| sum / n);
     squares - sum * sum
 }
 

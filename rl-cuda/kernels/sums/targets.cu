@@ -47,28 +47,32 @@ extern "C" __global__ void targets_returns(const f32* advantages, const f32* val
 HOST_KERNEL(targets_returns)
 
 const u32 THREADS = 256;
+const u32 OF_THREAD = 64; // terms of a thread in a part
 const u32 IN_FLIGHT = 16; // loads of a thread before the first is waited for
+const u32 PART = THREADS * OF_THREAD;
 
 struct Nothing {};
 
-// Share of the returns' variance that the values explain.
+// Sums over parts of the returns: of them, of their squares, of what the values leave of them, and of its squares, (parts, 4). A block
+// adds up a part in interleaved sums, of which it adds the second half to the first until one is left.
 extern "C" __global__ void __launch_bounds__(THREADS)
-targets_explained_variance(const f32* returns, const f32* values, u64 len, Totals* totals) {
+targets_variance_parts(const f32* returns, const f32* values, u64 len, f64* parts) {
     __shared__ f64 sums[4][THREADS];
     Threads<Nothing, THREADS> threads;
     threads.phase([&](u32 t, Nothing&) {
         f64 sum = 0.0, squares = 0.0, rest = 0.0, rest_squares = 0.0;
-        for (u64 first = t; first < len; first += IN_FLIGHT * THREADS) {
+#pragma unroll 1
+        for (u32 first = 0; first < OF_THREAD; first += IN_FLIGHT) {
             f32 of_return[IN_FLIGHT], of_value[IN_FLIGHT];
 #pragma unroll
             for (u32 step = 0; step < IN_FLIGHT; ++step) {
-                u64 i = first + step * THREADS, at = i < len ? i : len - 1;
-                of_return[step] = returns[at];
-                of_value[step] = values[at];
+                u64 i = (u64)blockIdx.x * PART + (first + step) * THREADS + t;
+                bool is_one = i < len;
+                of_return[step] = is_one ? returns[i] : 0.0f; // adds nothing
+                of_value[step] = is_one ? values[i] : 0.0f;
             }
 #pragma unroll
             for (u32 step = 0; step < IN_FLIGHT; ++step) {
-                if (first + step * THREADS >= len) break;
                 f64 x = of_return[step], y = x - (f64)of_value[step];
                 sum += x;
                 squares += x * x;
@@ -92,10 +96,26 @@ targets_explained_variance(const f32* returns, const f32* values, u64 len, Total
         });
     }
     threads.each([&](u32 t, Nothing&) {
-        if (t > 0) return;
-        f64 n = (f64)len, mean = sums[0][0] / n, rest_mean = sums[2][0] / n;
-        f64 all = sums[1][0] / n - mean * mean, rest = sums[3][0] / n - rest_mean * rest_mean;
-        totals->explained_variance = all > 0.0 ? (f32)(1.0 - rest / all) : math::from_bits(0x7FC00000u);
+        if (t < 4) {
+            parts[(u64)blockIdx.x * 4 + t] = sums[t][0];
+        }
     });
 }
-HOST_PHASES(targets_explained_variance)
+HOST_PHASES(targets_variance_parts)
+
+// Share of the returns' variance that the values explain, from the sums of their parts.
+extern "C" __global__ void targets_explained_variance(const f64* parts, u64 len, Totals* totals) {
+    if (thread_number() > 0) return;
+    f64 sums[4] = {};
+#pragma unroll 4
+    for (u64 part = 0; part * PART < len; ++part) {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            sums[i] += parts[part * 4 + i];
+        }
+    }
+    f64 n = (f64)len, mean = sums[0] / n, rest_mean = sums[2] / n;
+    f64 all = sums[1] / n - mean * mean, rest = sums[3] / n - rest_mean * rest_mean;
+    totals->explained_variance = all > 0.0 ? (f32)(1.0 - rest / all) : math::from_bits(0x7FC00000u);
+}
+HOST_KERNEL(targets_explained_variance)

@@ -303,7 +303,7 @@ mod tests {
         kernels.ended_values(stream, &number, flags, &params)?;
         kernels.continued_values(stream, (&number, &number), flags, &params)?;
         kernels.returns(stream, (&number, &number), &params)?;
-        kernels.explained_variance(stream, [&number, &number], &mut state)?;
+        kernels.explained_variance(stream, [&number, &number], &scratch.view_mut(), &mut state)?;
         launch_off_policy(device, stream, &number)?;
         launch_q_learning(device, stream, &number, &mut state)
     }

@@ -395,7 +395,9 @@ fn orders_and_targets_agree_from_any_counter() {
             let (values, ends) = (values.view(), (&final_values.view(), &at.view()));
             bench.kernels.next_values(&bench.stream, (&values, &last_values.view()), ends, &next_values.view_mut()).unwrap();
             bench.kernels.returns(&bench.stream, (&advantages.view(), &values), &returns.view_mut()).unwrap();
-            bench.kernels.explained_variance(&bench.stream, [&returns.view(), &values], &mut state).unwrap();
+            let mut scratch = Buffer::zeros(device, LearnerKernels::variance_scratch(t * n)).unwrap();
+            let of = [&returns.view(), &values];
+            bench.kernels.explained_variance(&bench.stream, of, &scratch.view_mut(), &mut state).unwrap();
             [&next_values, &returns].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
             bench.add_state(&state);
             let [terminated, truncated] = bench.flags(t * n);

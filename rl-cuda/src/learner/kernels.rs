@@ -19,8 +19,8 @@ pub const KL_PART: usize = 3;
 pub(super) const BLOCK: u32 = 128;
 /// Numbers that a block of a sum folds, with 128 threads.
 const NUMBERS: usize = 256;
-/// Threads per block of the explained variance.
-const VARIANCE_THREADS: u32 = 256;
+/// Numbers that a block of the explained variance adds up, with 256 threads.
+const VARIANCE_PART: usize = 256 * 64;
 
 /// Terms of a sum.
 #[derive(Clone, Copy, Debug)]
@@ -197,6 +197,7 @@ pub struct LearnerKernels {
     continued: Kernel,
     scatter: Kernel,
     returns: Kernel,
+    variance_parts: Kernel,
     explained_variance: Kernel,
 }
 
@@ -242,6 +243,7 @@ impl LearnerKernels {
             continued: kernel("targets", "continued")?,
             scatter: kernel("targets", "scatter")?,
             returns: kernel("targets", "returns")?,
+            variance_parts: kernel("targets", "variance_parts")?,
             explained_variance: kernel("targets", "explained_variance")?,
         })
     }
@@ -634,7 +636,15 @@ impl LearnerKernels {
         unsafe { self.returns.launch(stream, len as u64, BLOCK, args.push_long(len as u64)) }
     }
 
+    /// Returns the length of the scratch memory for the explained variance of `n` returns.
+    #[must_use]
+    pub fn variance_scratch(n: usize) -> usize {
+        4 * n.div_ceil(VARIANCE_PART)
+    }
+
     /// Writes the share of the returns' variance that the values explain.
+    ///
+    /// `scratch` holds [`LearnerKernels::variance_scratch`] numbers at least.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -642,13 +652,17 @@ impl LearnerKernels {
         &self,
         stream: &Stream,
         [returns, values]: [&View<'_, f32>; 2],
+        scratch: &ViewMut<'_, f64>,
         state: &mut LearnerState,
     ) -> Result<(), Error> {
-        let len = returns.len();
+        let (len, parts) = (returns.len(), returns.len().div_ceil(VARIANCE_PART));
         length("values", len, values.len())?;
+        length("scratch", 4 * parts, scratch.len().min(4 * parts))?;
         let args = Args::new().push_long(returns.address()).push_long(values.address()).push_long(len as u64);
-        let args = args.push_long(state.totals.address());
+        // SAFETY: the parameters are those of `targets_variance_parts`; lengths were checked above.
+        unsafe { self.variance_parts.launch(stream, parts as u64 * 256, 256, args.push_long(scratch.address())) }?;
+        let args = Args::new().push_long(scratch.address()).push_long(len as u64).push_long(state.totals.address());
         // SAFETY: the parameters are those of `targets_explained_variance`; lengths were checked above.
-        unsafe { self.explained_variance.launch(stream, 1, VARIANCE_THREADS, args) }
+        unsafe { self.explained_variance.launch(stream, 1, 1, args) }
     }
 }

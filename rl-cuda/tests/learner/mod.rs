@@ -221,7 +221,7 @@ pub(crate) fn permutation(device: &Device, bits: &mut Bits<'_>) {
 
 pub(crate) fn targets(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(3));
-    for (t, n) in [(2, 1), (9, 5), (33, 31)] {
+    for (t, n) in [(2, 1), (9, 5), (33, 31), (129, 130)] {
         let mut floats = |n: usize| upload(device, &source.floats(n));
         let (values, last_values, advantages) = (floats(t * n), floats(n), floats(t * n));
         let final_values = floats(3);
@@ -231,7 +231,8 @@ pub(crate) fn targets(device: &Device, bits: &mut Bits<'_>) {
         let (values, ends) = (values.view(), (&final_values.view(), &at.view()));
         kernels.next_values(&stream, (&values, &last_values.view()), ends, &next_values.view_mut()).unwrap();
         kernels.returns(&stream, (&advantages.view(), &values), &returns.view_mut()).unwrap();
-        kernels.explained_variance(&stream, [&returns.view(), &values], &mut state).unwrap();
+        let mut scratch = Buffer::zeros(device, LearnerKernels::variance_scratch(t * n)).unwrap();
+        kernels.explained_variance(&stream, [&returns.view(), &values], &scratch.view_mut(), &mut state).unwrap();
         let totals = state.totals(&stream).unwrap();
         bits.floats(&next_values.view());
         let rare = |source: &mut Source| {
