@@ -107,7 +107,7 @@ HOST_PHASES(targets_variance_parts)
 extern "C" __global__ void targets_explained_variance(const f64* parts, u64 len, Totals* totals) {
     if (thread_number() > 0) return;
     f64 sums[4] = {};
-#pragma unroll 4
+#pragma unroll 1
     for (u64 part = 0; part * PART < len; ++part) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
