@@ -129,6 +129,10 @@ mod absent {
             pub(crate) fn get_name(device: Absent) -> Result<String> {
                 match device {}
             }
+
+            pub(crate) unsafe fn get_attribute(device: Absent, _: super::super::sys::CUdevice_attribute) -> Result<i32> {
+                match device {}
+            }
         }
     }
 
@@ -149,6 +153,7 @@ mod absent {
 
         constants! {
             CUdevice_attribute {
+                CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
                 CU_DEVICE_ATTRIBUTE_PCI_BUS_ID
                 CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID
                 CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID

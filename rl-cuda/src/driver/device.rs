@@ -57,6 +57,20 @@ impl Device {
         name.map_err(Error::driver("asking for the device's name"))
     }
 
+    /// Returns the number of multiprocessors of a device, without opening it.
+    ///
+    /// # Errors
+    /// The errors of [`Device::open`].
+    #[allow(unsafe_code)]
+    pub fn multiprocessors_of(ordinal: usize) -> Result<usize, Error> {
+        Self::check(ordinal)?;
+        let asked = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        // SAFETY: the driver gave this device.
+        let count =
+            result::device::get(ordinal as i32).and_then(|device| unsafe { result::device::get_attribute(device, asked) });
+        Ok(count.map_err(Error::driver("asking for the device's multiprocessors"))?.max(0) as usize)
+    }
+
     /// Opens the device with index `ordinal`, counted from 0.
     ///
     /// # Errors

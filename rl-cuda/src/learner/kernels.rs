@@ -636,7 +636,7 @@ impl LearnerKernels {
         unsafe { self.returns.launch(stream, len as u64, BLOCK, args.push_long(len as u64)) }
     }
 
-    /// Returns the length of the scratch memory for the explained variance of `n` returns.
+    /// Returns the length of the explained variance's scratch memory for `n` returns.
     #[must_use]
     pub fn variance_scratch(n: usize) -> usize {
         4 * n.div_ceil(VARIANCE_PART)

@@ -58,9 +58,20 @@ pub(crate) fn without_effect(config: &Config, entry: &Entry) -> Option<Concern> 
     Some((vec![key, "learner", "device"], format!("{key} is {size}, but on {cpu} {text}")))
 }
 
-/// Returns warnings of settings of a device where the CPU learns.
+/// Returns warnings of settings that waste a device, or that need one.
 #[cfg(feature = "cli")]
 pub(crate) fn warnings(config: &Config, entry: &Entry) -> Vec<String> {
+    use rl_cuda::learner::TILE;
+    let traits = config.traits();
+    if let (Device::Cuda(gpu), None) = (choose(config, entry, 1).0, &traits.replay)
+        && let Ok(multiprocessors) = rl_cuda::Device::multiprocessors_of(gpu)
+        && traits.minibatch.div_ceil(TILE) * 2 < multiprocessors
+    {
+        return vec![format!(
+            "minibatches of {} samples leave most of the {multiprocessors} multiprocessors idle; --preset many-envs has larger ones",
+            print::grouped(traits.minibatch as u64),
+        )];
+    }
     let replay = config.algo.key("replay_on_device").map(|key| format!("{key} = true"));
     let on_device = [
         ("env_device = learner".into(), config.run.env_device == "learner"),

@@ -4,10 +4,11 @@ use crate::config::algo::Algo;
 
 /// Workloads for any environment: name, TOML.
 ///
-/// Environments that answer over HTTP: long rollouts, wide networks.
+/// Environments that answer over HTTP: long rollouts, wide networks. Many environments: few steps on large minibatches.
 pub const WORKLOADS: &[(&str, &str)] = &[
     ("http-small", include_str!("../../presets/http-small.toml")),
     ("http-large", include_str!("../../presets/http-large.toml")),
+    ("many-envs", include_str!("../../presets/many-envs.toml")),
 ];
 
 /// The presets: environment, algorithm, TOML.

@@ -168,6 +168,7 @@ api! {
     }
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) anywhere |driver| {
         match attribute {
+            16 => give(value, driver.settings.multiprocessors),
             33 => give(value, device), // PCI bus
             34 | 50 => give(value, 0), // PCI slot, domain
             75 => give(value, 7),  // compute capability

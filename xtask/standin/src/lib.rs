@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `RL_STANDIN_SCHEDULE` | `latest` (the default): work runs when the host needs it; `eager`: at once; `random:SEED` |
 //! | `RL_STANDIN_MEMORY` | bytes of device memory, 4 GiB by default |
+//! | `RL_STANDIN_MULTIPROCESSORS` | multiprocessors that a device claims to have, 1 by default |
 //! | `RL_STANDIN_NODES` | maximum nodes of a graph, 10,000 by default |
 //! | `RL_STANDIN_DEVICES` | number of devices, 1 by default |
 //! | `RL_STANDIN_LAUNCHES` | number of launches after which the device is lost; none by default |

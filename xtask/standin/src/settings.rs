@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) schedule: Schedule,
     pub(crate) memory: usize,
     pub(crate) devices: i32,
+    /// Number of multiprocessors that a device claims to have.
+    pub(crate) multiprocessors: i32,
     /// Maximum nodes of a graph.
     ///
     /// A GPU takes more, slowly: a graph's size must not depend on that of a run.
@@ -47,6 +49,8 @@ impl Settings {
             schedule,
             memory: variable("RL_STANDIN_MEMORY").map_or(4 << 30, |text| text.parse().expect("RL_STANDIN_MEMORY is a number")),
             devices: variable("RL_STANDIN_DEVICES").map_or(1, |text| text.parse().expect("RL_STANDIN_DEVICES is a number")),
+            multiprocessors: variable("RL_STANDIN_MULTIPROCESSORS")
+                .map_or(1, |text| text.parse().expect("RL_STANDIN_MULTIPROCESSORS is a number")),
             nodes: variable("RL_STANDIN_NODES").map_or(10_000, |text| text.parse().expect("RL_STANDIN_NODES is a number")),
             launches: variable("RL_STANDIN_LAUNCHES")
                 .map_or(u64::MAX, |text| text.parse().expect("RL_STANDIN_LAUNCHES is a number")),

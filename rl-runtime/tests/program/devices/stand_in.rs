@@ -117,7 +117,7 @@ fn a_device_that_is_lost_ends_a_training_with_one_sentence_and_its_last_checkpoi
     let dir = tempfile::tempdir().unwrap();
     install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
     for (env_device, launches, saved) in
-        [("learner", "1", false), ("learner", "1200", true), ("cpu", "10", false), ("cpu", "500", true)]
+        [("learner", "1", false), ("learner", "700", true), ("cpu", "10", false), ("cpu", "500", true)]
     {
         let (option, run) = (format!("env_device={env_device}"), dir.path().join(format!("{env_device}-{launches}")));
         let options = ["--set", &option, "--set", "checkpoint_every=64"];
@@ -291,6 +291,20 @@ fn an_automatic_minibatch_is_halved_until_it_fits() {
     let halved =
         ["4,096", "2,048"].iter().any(|n| said.contains(&format!("a minibatch has {n} samples, the largest part that fits")));
     assert!(halved, "{said}");
+}
+
+#[test]
+fn minibatches_that_leave_a_device_idle_are_warned_about() {
+    let dir = tempfile::tempdir().unwrap();
+    install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
+    for (batch, expected) in [("512", true), ("1024", false)] {
+        let batch_size = format!("ppo.batch_size={batch}");
+        let args = ["train", "cartpole", "--device", "cuda", "--envs", "64", "--dry-run", "--set", &batch_size];
+        let output = finish(rl(&args).env("LD_LIBRARY_PATH", dir.path()).env("RL_STANDIN_MULTIPROCESSORS", "16"));
+        let said = String::from_utf8(output.stderr).unwrap();
+        let warning = "minibatches of 512 samples leave most of the 16 multiprocessors idle; --preset many-envs has larger ones";
+        assert_eq!((output.status.code(), said.contains(warning)), (Some(0), expected), "{said}");
+    }
 }
 
 #[test]
