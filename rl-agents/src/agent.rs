@@ -299,6 +299,38 @@ impl From<Schedule> for Written {
     }
 }
 
+/// A number, or "auto".
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub enum OrAuto {
+    /// The algorithm finds the number.
+    Auto,
+    /// The number.
+    Number(f32),
+}
+
+impl TryFrom<Written> for OrAuto {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        match written {
+            Written::Number(number) => Ok(Self::Number(number as f32)),
+            Written::Text(text) if text == "auto" => Ok(Self::Auto),
+            Written::Text(text) => Err(format!("\"{text}\" is neither a number nor \"auto\"")),
+        }
+    }
+}
+
+impl From<OrAuto> for Written {
+    fn from(value: OrAuto) -> Self {
+        match value {
+            OrAuto::Auto => Self::Text("auto".into()),
+            // Through its shortest decimal form, so that 0.2 is written as 0.2.
+            OrAuto::Number(number) => Self::Number(number.to_string().parse().unwrap_or(f64::from(number))),
+        }
+    }
+}
+
 /// State of an agent, apart from its replay memory, which is streamed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {

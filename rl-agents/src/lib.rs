@@ -39,14 +39,15 @@ mod policy;
 mod probe;
 
 pub use agent::{
-    Agent, Counters, Divergence, Metrics, NamedTensor, Observed, OnDevice, Replays, Schedule, Shareable, Snapshot, UpdateEvent,
-    Watch,
+    Agent, Counters, Divergence, Metrics, NamedTensor, Observed, OnDevice, OrAuto, Replays, Schedule, Shareable, Snapshot,
+    UpdateEvent, Watch,
 };
 pub use algorithms::a2c::{A2c, A2cConfig};
 pub use algorithms::dqn::{Dqn, DqnConfig};
 pub use algorithms::on_policy::OnPolicy;
 pub use algorithms::ppo::{Ppo, PpoConfig};
-pub use algorithms::{a2c, dqn, ppo};
+pub use algorithms::sac::{Sac, SacConfig};
+pub use algorithms::{a2c, dqn, ppo, sac};
 pub use collect::anomaly::{Anomalies, Anomaly, catches_panics};
 pub use collect::device::DeviceCollector;
 pub use collect::play::{BeforeStep, EvalConfig, MAX_EVAL_STEPS, Played, evaluate, evaluate_with};
@@ -69,6 +70,7 @@ pub use policy::distributions;
 pub use policy::network::{LearnerKind, NetConfig};
 pub use policy::q_network::QNetwork;
 pub use policy::size::NetSize;
+pub use policy::squashed::SquashedGaussian;
 pub use policy::{Acted, Acting, Choice, CopyPolicy, Policy, Scratch, Weights};
 pub use probe::{Probe, Stage};
 pub use rl_envs::Isa;

@@ -49,6 +49,8 @@ pub enum Kind {
     Float(f64, f64),
     /// A number in a range, or `lin_X` with X in it.
     Schedule(f64, f64),
+    /// A number in a range, or "auto".
+    OrAuto(f64, f64),
     /// true or false.
     Bool,
     /// One of the given texts.
@@ -166,6 +168,7 @@ impl Kind {
             Self::Float(f64::MIN, _) => "a finite number".into(),
             Self::Float(low, high) => format!("a number from {low} to {high}"),
             Self::Schedule(low, high) => format!("a number X from {low} to {high}, or \"lin_X\""),
+            Self::OrAuto(low, high) => format!("a number from {low} to {high}, or \"auto\""),
             Self::Bool => "true or false".into(),
             Self::Choice(choices) => choices.join(" or "),
             Self::Text(_, about) => about.into(),
@@ -194,6 +197,9 @@ impl Kind {
             Self::Schedule(low, high) => {
                 let start = value.as_str().and_then(|text| text.strip_prefix("lin_")).and_then(|start| start.parse().ok());
                 number(value).or(start).is_some_and(|x| within(x, low, high))
+            }
+            Self::OrAuto(low, high) => {
+                value.as_str().map_or_else(|| number(value).is_some_and(|x| within(x, low, high)), |text| text == "auto")
             }
             Self::Bool => value.is_bool(),
             Self::Choice(choices) => value.as_str().is_some_and(|text| choices.contains(&text)),

@@ -17,24 +17,23 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor, Var};
-use rl_buffer::{ActionSlice, Batch, ObsRows, PrioritizedReplayBuffer, ReplayBuffer, Rollout, StepSlices, TransitionShape};
-use rl_envs::{ActionSpace, Pool, Purpose, Rng, Space, either, visit};
+use rl_buffer::{ActionSlice, Batch, Rollout};
+use rl_envs::{ActionSpace, Pool, Space};
 
 use crate::agent::{Divergence, NamedTensor, Observed, OnDevice, Replays, Shareable};
+use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, learn_from};
 use crate::device::dqn::{DeviceDqn, Repeated};
 use crate::kernel::gradient::Slices;
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{Stats, Tile, TileLoss};
-use crate::learner::descent::{StepSums, check_continues};
+use crate::learner::descent::StepSums;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::policy::mask_rows;
 use crate::policy::q_network::best;
 use crate::probe::{self, Probe, Stage, Threads};
 use crate::ranks::Ranks;
 use crate::settings::{self, Kind, MAX_STEPS};
-use crate::{
-    Agent, Counters, Error, Layout, LearnerKind, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot, UpdateEvent, Watch,
-};
+use crate::{Agent, Error, Layout, LearnerKind, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot, UpdateEvent, Watch};
 
 crate::settings! {
     /// Settings of DQN.
@@ -128,6 +127,19 @@ impl DqnConfig {
         usize::try_from(samples).map_or(32, |samples| samples.min(self.buffer_size))
     }
 
+    fn replay(&self) -> ReplaySettings {
+        ReplaySettings {
+            capacity: self.buffer_size,
+            batch_size: self.batch_size,
+            learning_starts: self.learning_starts,
+            train_freq: self.train_freq,
+            gradient_steps: self.gradient_steps,
+            n_steps: self.n_steps,
+            gamma: self.gamma,
+            priorities: self.prioritized.then_some(Priorities { alpha: self.priority_alpha, beta: self.priority_beta }),
+        }
+    }
+
     /// Steps of a rollout: those of each environment between updates.
     #[must_use]
     pub fn rollout_steps(&self, n_envs: usize) -> usize {
@@ -142,27 +154,8 @@ impl DqnConfig {
     }
 }
 
-/// Constant added to errors, so that every transition can be replayed.
-const PRIORITY_EPSILON: f32 = 1e-6;
-
 /// Name of the target network's parameters in a snapshot.
 const TARGET: &str = "target";
-
-/// A replay memory.
-enum Replay {
-    Uniform(ReplayBuffer),
-    Prioritized(PrioritizedReplayBuffer),
-}
-
-impl Replay {
-    /// Returns the transitions.
-    fn transitions(&self) -> &ReplayBuffer {
-        match self {
-            Self::Uniform(replay) => replay,
-            Self::Prioritized(replay) => replay.replay(),
-        }
-    }
-}
 
 /// The DQN agent.
 ///
@@ -190,17 +183,11 @@ pub struct Dqn {
     config: DqnConfig,
     n_envs: usize,
     optimizer: Optimizer,
-    replay: Replay,
-    seed: u64,
-    env_steps: u64,
-    /// Number of env steps when the replay memory was last empty.
-    empty_at: u64,
-    /// Number of env steps without updates so far.
-    credit: u64,
-    updates: u64,
+    experience: Experience,
     memory: Memory,
+    /// Sums over the updates after a rollout.
+    sums: Sums,
     watch: Option<Watch>,
-    probe: Option<Probe>,
     /// The device that learns, if any.
     ///
     /// The online network here is a copy of its own; moments and target network lag behind.
@@ -209,14 +196,11 @@ pub struct Dqn {
 
 /// Reusable memory of updates.
 struct Memory {
-    words: Vec<u32>, // (B)
     batch: Batch,
-    final_obs: ObsRows,   // (N, D)
-    final_masks: Vec<u8>, // (N, A), or empty without masks
-    next_q: Vec<f32>,     // (B, A)
-    online_q: Vec<f32>,   // (B, A)
-    targets: Vec<f32>,    // (B)
-    errors: Vec<f32>,     // (B)
+    next_q: Vec<f32>,   // (B, A)
+    online_q: Vec<f32>, // (B, A)
+    targets: Vec<f32>,  // (B)
+    errors: Vec<f32>,   // (B)
     scratches: Vec<Scratch>,
     gradient: Vec<f32>, // (P)
     slices: Slices<TdSums>,
@@ -341,14 +325,6 @@ fn tensors(network: &QNetwork, batch: &Batch, targets: &[f32]) -> Result<Vec<Nam
 }
 
 impl Dqn {
-    fn clear_replay(&mut self) {
-        match &mut self.replay {
-            Replay::Uniform(replay) => replay.clear(),
-            Replay::Prioritized(replay) => replay.clear(),
-        }
-        self.device.iter_mut().for_each(DeviceDqn::clear_replay);
-    }
-
     /// Creates an agent from a network, for `n_envs` environments with these spaces.
     ///
     /// `seed` determines which transitions are replayed.
@@ -384,21 +360,11 @@ impl Dqn {
             let allowed = "but the network is not of that kind; pass config.dueling to QNetwork::new";
             return Err(Error::Setting { name: "dueling", value: config.dueling.to_string(), allowed });
         }
-        let &ActionSpace::Discrete { n, masked } = actions else { return Err(Error::ActionKind) };
-        let a = n as usize;
-        let shape = TransitionShape::new(n_envs, obs, actions, config.n_steps, config.gamma);
-        let replay = if config.prioritized {
-            let priorities = (config.priority_alpha, PRIORITY_EPSILON);
-            Replay::Prioritized(PrioritizedReplayBuffer::new_in(shape, config.buffer_size, priorities, replay)?)
-        } else {
-            Replay::Uniform(ReplayBuffer::new_in(shape, config.buffer_size, replay)?)
-        };
-        let (b, rows) = (config.batch_size, n_envs * obs.len());
+        let &ActionSpace::Discrete { n, .. } = actions else { return Err(Error::ActionKind) };
+        let (a, b) = (n as usize, config.batch_size);
+        let (experience, batch) = Experience::new(config.replay(), obs, actions, n_envs, seed, replay)?;
         let memory = Memory {
-            words: vec![0; b],
-            batch: Batch::new(&shape, b)?,
-            final_obs: ObsRows::zeros(obs.dtype(), rows),
-            final_masks: vec![0; if masked { n_envs * a } else { 0 }],
+            batch,
             next_q: vec![0.0; b * a],
             online_q: vec![0.0; b * a],
             targets: vec![0.0; b],
@@ -411,22 +377,16 @@ impl Dqn {
         optimizer.set_precision(network.network().precision());
         let target = network.clone();
         network.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
-        let (env_steps, empty_at, credit, updates) = (0, 0, 0, 0);
         let mut agent = Self {
             network,
             target,
             config,
             n_envs,
             optimizer,
-            replay,
-            seed,
-            env_steps,
-            empty_at,
-            credit,
-            updates,
+            experience,
             memory,
+            sums: Sums::default(),
             watch: None,
-            probe: None,
             device: None,
         };
         agent.acting(1.0);
@@ -446,7 +406,7 @@ impl Dqn {
             self.target.network_mut().move_to(device)?;
             return Ok(self);
         }
-        let (replay, sizes) = (self.replay.transitions(), (self.config.batch_size, self.config.micro_batch));
+        let (replay, sizes) = (self.experience.transitions(), (self.config.batch_size, self.config.micro_batch));
         self.device = Some(DeviceDqn::new(device, &self.network, (replay, self.config.replay_on_device), sizes)?);
         self.load_device()?;
         Ok(self)
@@ -458,95 +418,16 @@ impl Dqn {
         device.as_mut().map_or(Ok(()), |device| device.load(network, target, optimizer))
     }
 
-    /// Adds step `t` of a rollout to the replay memory, of all columns or of one.
-    ///
-    /// `ended` are the episodes that it ended, by step, column and index of the final observation.
-    fn remember(
-        &mut self,
-        rollout: &Rollout,
-        t: usize,
-        column: Option<usize>,
-        ended: &[(usize, usize, usize)],
-    ) -> Result<(), Error> {
-        let (n, d) = (rollout.shape().n_envs, rollout.shape().obs_len);
-        let Memory { final_obs, final_masks, .. } = &mut self.memory;
-        let a = final_masks.len() / self.n_envs;
-        for &(_, column, i) in ended {
-            let to = visit!(Obs, final_obs.as_mut(), |obs| &mut obs[column * d..][..d]);
-            let both = to.zip(rollout.final_obs().row(i, d));
-            let both = both.ok_or(Error::ObsKind)?;
-            either!(Obs, both, |(to, from)| to.copy_from_slice(from));
-            final_masks[column * a..][..a].copy_from_slice(&rollout.final_masks()[i * a..][..a]);
-        }
-        let step = rollout.step(t);
-        let masks = step.masks.map(|[masks, _]| [masks, &final_masks[..n * a]]);
-        let final_obs = final_obs.as_slice().rows(0..n, d);
-        let (obs, step) = (rollout.obs_rows(t * n..(t + 1) * n), StepSlices { final_obs, masks, ..step });
-        match (&mut self.replay, column) {
-            (Replay::Uniform(replay), None) => replay.push(obs, &step)?,
-            (Replay::Prioritized(replay), None) => replay.push(obs, &step)?,
-            (replay, Some(column)) => {
-                let (env_idx, obs, step) = (rollout.env_idx()[column] as usize, obs.row(column, d), step.env(column));
-                match replay {
-                    Replay::Uniform(replay) => replay.push_env(env_idx, obs, &step)?,
-                    Replay::Prioritized(replay) => replay.push_env(env_idx, obs, &step)?,
-                }
-            }
-        };
-        probe::report(self.probe.as_ref(), Stage::Adding);
-        Ok(())
-    }
-
-    /// Drops the waiting steps of an environment with a gap in its trajectory.
-    fn forget_waiting_of(&mut self, env_idx: usize) {
-        match &mut self.replay {
-            Replay::Uniform(replay) => replay.forget_waiting_of(env_idx),
-            Replay::Prioritized(replay) => replay.forget_waiting_of(env_idx),
-        }
-    }
-
-    /// Does all updates that are due after another N env steps.
-    fn catch_up(&mut self, n_envs: u64, done: f32, sums: &mut Sums, pool: &Pool) -> Result<(), Error> {
-        let before = self.env_steps;
-        self.env_steps += n_envs;
-        if self.env_steps - self.empty_at > self.config.learning_starts && !self.replay.transitions().is_empty() {
-            self.credit += n_envs;
-        }
-        while self.credit >= self.config.train_freq {
-            self.credit -= self.config.train_freq;
-            for _ in 0..self.config.gradient_steps {
-                self.learn(done, sums, pool)?;
-            }
-        }
-        let interval = self.config.target_update_interval;
-        if before / interval < self.env_steps / interval {
-            let tau = self.config.tau;
-            if let Some(device) = &mut self.device {
-                return device.follow(tau);
-            }
-            let online = self.network.params();
-            self.target.network_mut().change(|params| {
-                if tau == 1.0 {
-                    params.copy_from_slice(online);
-                } else {
-                    params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target));
-                }
-            });
-            probe::report(self.probe.as_ref(), Stage::Optimizer);
-        }
-        Ok(())
-    }
-
     /// Does one update: draws a minibatch, takes a step, and updates priorities.
-    fn learn(&mut self, done: f32, sums: &mut Sums, pool: &Pool) -> Result<(), Error> {
+    fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
         if self.device.is_some() {
-            return self.learn_on_device(done, sums);
+            return self.learn_on_device(done);
         }
-        self.draw(done, None)?;
+        self.experience.draw(done, &mut self.memory.batch, false)?;
         self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsBegin));
         self.set_targets(pool)?;
         self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsEnd));
-        probe::report(self.probe.as_ref(), Stage::Targets);
+        probe::report(self.experience.probe.as_ref(), Stage::Targets);
         let (loss, q) = match self.network.learner() {
             LearnerKind::Fused => self.fused(pool)?,
             LearnerKind::Reference => self.reference()?,
@@ -555,7 +436,7 @@ impl Dqn {
         let (optimizer, gradient) = (&mut self.optimizer, &self.memory.gradient);
         let max_norm = self.config.max_grad_norm;
         let norm = if loss.is_finite() {
-            let threads = Threads { pool, probe: self.probe.as_ref() };
+            let threads = Threads { pool, probe: self.experience.probe.as_ref() };
             let step = |params: &mut [f32]| optimizer.step_with(threads, params, gradient, learning_rate, max_norm);
             self.network.network_mut().change_on(threads, step)
         } else {
@@ -568,65 +449,37 @@ impl Dqn {
             let divergence = Divergence::new(&self.optimizer, &self.memory.gradient, learning_rate, &losses, minibatch);
             return Err(Error::Diverged(Box::new(divergence)));
         }
-        if let Replay::Prioritized(replay) = &mut self.replay {
-            let Memory { batch, errors, .. } = &mut self.memory;
-            // A transition without a finite error is replayed rarely.
-            errors.iter_mut().filter(|error| !error.is_finite()).for_each(|error| *error = 0.0);
-            replay.update(batch, errors)?;
-            probe::report(self.probe.as_ref(), Stage::Drawing);
-        }
-        sums.n += 1.0;
-        sums.loss += loss;
-        sums.q += q;
-        sums.steps.push(norm);
-        Ok(())
-    }
-
-    /// Draws the next minibatch, into a slot of the device's if there is one.
-    fn draw(&mut self, done: f32, slot: Option<usize>) -> Result<(), Error> {
-        let Self { memory, replay, device, config, .. } = self;
-        let mut rng = Rng::new(self.seed, 0, self.updates, Purpose::Replay);
-        self.updates += 1;
-        let beta = config.priority_beta + done * (1.0 - config.priority_beta);
-        let Memory { batch, words, .. } = memory;
-        words.iter_mut().for_each(|word| *word = rng.next_u32());
-        let batch = device.as_mut().zip(slot).map_or(batch, |(device, slot)| device.batch(slot));
-        match (replay, slot.is_some() && config.replay_on_device) {
-            (Replay::Uniform(replay), false) => replay.sample(words, batch)?,
-            (Replay::Uniform(replay), true) => replay.draw(words, batch)?,
-            (Replay::Prioritized(replay), false) => replay.sample(words, beta, batch)?,
-            (Replay::Prioritized(replay), true) => replay.draw(words, beta, batch)?,
-        }
-        probe::report(self.probe.as_ref(), Stage::Drawing);
+        self.experience.prioritize(&self.memory.batch, &mut self.memory.errors)?;
+        self.sums.n += 1.0;
+        self.sums.loss += loss;
+        self.sums.q += q;
+        self.sums.steps.push(norm);
         Ok(())
     }
 
     /// [`Dqn::learn`] on the device, waited for only if priorities follow.
-    fn learn_on_device(&mut self, done: f32, sums: &mut Sums) -> Result<(), Error> {
-        let (slot, double) = ((self.updates % 2) as usize, self.config.double);
+    fn learn_on_device(&mut self, done: f32) -> Result<(), Error> {
+        let (slot, double) = ((self.experience.updates() % 2) as usize, self.config.double);
         self.check_on_device(slot, done)?;
-        probe::report(self.probe.as_ref(), Stage::Waiting);
-        if let (Some(device), 0.0) = (&mut self.device, sums.n) {
+        probe::report(self.experience.probe.as_ref(), Stage::Waiting);
+        let Some(device) = &mut self.device else { return Ok(()) };
+        if self.sums.n == 0.0 {
             let rate = self.config.learning_rate.at(1.0 - done);
             device.begin(rate, self.config.max_grad_norm, self.optimizer.rule())?;
         }
-        sums.n += 1.0;
-        self.draw(done, Some(slot))?;
-        let replay = self.replay.transitions();
-        self.device.as_mut().map_or(Ok(()), |device| device.learn(slot, double, replay))?;
-        probe::report(self.probe.as_ref(), Stage::Waiting);
-        let Replay::Prioritized(_) = &self.replay else { return Ok(()) };
-        self.check_on_device(slot, done)?;
-        probe::report(self.probe.as_ref(), Stage::Waiting);
-        if let (Replay::Prioritized(replay), Some(device)) = (&mut self.replay, &mut self.device) {
-            let errors = &mut self.memory.errors;
-            errors.clear();
-            errors.extend(device.errors(slot)?.iter().map(|&error| if error.is_finite() { error } else { 0.0 }));
-            let batch = device.batch(slot);
-            replay.update(batch, errors)?;
-            probe::report(self.probe.as_ref(), Stage::Drawing);
+        self.sums.n += 1.0;
+        self.experience.draw(done, device.batch(slot), self.config.replay_on_device)?;
+        device.learn(slot, double, self.experience.transitions())?;
+        probe::report(self.experience.probe.as_ref(), Stage::Waiting);
+        if !self.experience.is_prioritized() {
+            return Ok(());
         }
-        Ok(())
+        self.check_on_device(slot, done)?;
+        probe::report(self.experience.probe.as_ref(), Stage::Waiting);
+        let (Some(device), errors) = (&mut self.device, &mut self.memory.errors) else { return Ok(()) };
+        errors.clear();
+        errors.extend(device.errors(slot)?);
+        self.experience.prioritize(device.batch(slot), errors)
     }
 
     /// Waits for the update with a slot's minibatch, if there was one.
@@ -649,16 +502,16 @@ impl Dqn {
     }
 
     /// Waits for the device's updates, and copies the online network to act with.
-    fn fetch(&mut self, done: f32, sums: &mut Sums) -> Result<(), Error> {
-        let next = (self.updates % 2) as usize;
+    fn fetch(&mut self, done: f32) -> Result<(), Error> {
+        let next = (self.experience.updates() % 2) as usize;
         for slot in [next, 1 - next] {
             self.check_on_device(slot, done)?;
         }
-        let (Some(device), true) = (&mut self.device, sums.n > 0.0) else { return Ok(()) };
+        let (Some(device), true) = (&mut self.device, self.sums.n > 0.0) else { return Ok(()) };
         let (totals, counters) = device.results()?;
         device.fetch(&counters, &mut self.network)?;
         self.optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
-        *sums = Sums { n: totals.minibatches, loss: totals.policy, q: totals.value, steps: StepSums::of(&totals) };
+        self.sums = Sums { n: totals.minibatches, loss: totals.policy, q: totals.value, steps: StepSums::of(&totals) };
         Ok(())
     }
 
@@ -683,8 +536,8 @@ impl Dqn {
 
     /// Computes a minibatch's gradient with the tile kernel; returns loss and mean Q.
     fn fused(&mut self, pool: &Pool) -> Result<(f32, f32), Error> {
-        let Self { network, memory, probe, .. } = self;
-        let threads = Threads { pool, probe: probe.as_ref() };
+        let Self { network, memory, experience, .. } = self;
+        let threads = Threads { pool, probe: experience.probe.as_ref() };
         let Memory { batch, targets, errors, gradient, slices, .. } = memory;
         let not_here = || Error::Setting { name: "learner", value: "reference".into(), allowed: "only fused has a kernel" };
         let kernel = network.network().kernel().ok_or_else(not_here)?;
@@ -717,9 +570,9 @@ impl Dqn {
             let (targets, weights) = (of(&self.memory.targets)?, of(self.memory.batch.columns().weights)?);
             let (loss, q, error) = loss(&self.network, &params, &obs.narrow(0, start, len)?, &actions, &targets, &weights)?;
             let share = len as f32 / n as f32;
-            probe::report(self.probe.as_ref(), Stage::Forward);
+            probe::report(self.experience.probe.as_ref(), Stage::Forward);
             let grads = self.optimizer.gradient(&params, &(&loss * f64::from(share))?)?;
-            probe::report(self.probe.as_ref(), Stage::Backward);
+            probe::report(self.experience.probe.as_ref(), Stage::Backward);
             gradient.iter_mut().zip(grads).for_each(|(sum, grad)| *sum += grad);
             total += share * loss.to_scalar::<f32>()?;
             mean_q += share * q.to_scalar::<f32>()?;
@@ -727,6 +580,38 @@ impl Dqn {
         }
         (self.memory.gradient, self.memory.errors) = (gradient, errors);
         Ok((total, mean_q))
+    }
+}
+
+impl Learns for Dqn {
+    fn experience(&mut self) -> &mut Experience {
+        &mut self.experience
+    }
+
+    fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
+        self.learn(done, pool)
+    }
+
+    /// The target network follows.
+    fn passed(&mut self, before: u64, now: u64) -> Result<(), Error> {
+        let interval = self.config.target_update_interval;
+        if before / interval == now / interval {
+            return Ok(());
+        }
+        let tau = self.config.tau;
+        if let Some(device) = &mut self.device {
+            return device.follow(tau);
+        }
+        let online = self.network.params();
+        self.target.network_mut().change(|params| {
+            if tau == 1.0 {
+                params.copy_from_slice(online);
+            } else {
+                params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target));
+            }
+        });
+        probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
+        Ok(())
     }
 }
 
@@ -745,37 +630,11 @@ impl Agent for Dqn {
     }
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
-        check_continues(rollout, "n-step returns and stacked frames continue")?;
-        if rollout.cut_before {
-            self.discontinue();
-        }
-        let (n_steps, n_envs) = rollout.rewards().dim();
         let done = 1.0 - remaining;
-        let mut ended: Vec<_> = rollout.final_at().iter().enumerate().map(|(i, &(t, n))| (t, n, i)).collect();
-        ended.sort_unstable();
-        let mut sums = Sums::default();
-        if rollout.contiguous {
-            for t in 0..n_steps {
-                let from = ended.partition_point(|&(at, ..)| at < t);
-                let to = ended.partition_point(|&(at, ..)| at <= t);
-                self.remember(rollout, t, None, &ended[from..to])?;
-                self.catch_up(n_envs as u64, done, &mut sums, pool)?;
-            }
-        } else {
-            // An environment may have filled several columns, one after the other.
-            for n in 0..n_envs {
-                if !rollout.continues[n] {
-                    self.forget_waiting_of(rollout.env_idx()[n] as usize);
-                }
-                for t in 0..n_steps {
-                    let from = ended.partition_point(|&(at, column, _)| (at, column) < (t, n));
-                    let to = ended.partition_point(|&(at, column, _)| (at, column) <= (t, n));
-                    self.remember(rollout, t, Some(n), &ended[from..to])?;
-                    self.catch_up(1, done, &mut sums, pool)?;
-                }
-            }
-        }
-        self.fetch(done, &mut sums)?;
+        self.sums = Sums::default();
+        learn_from(self, rollout, done, pool)?;
+        self.fetch(done)?;
+        let sums = self.sums;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", sums.loss / sums.n);
         metrics.push("train/q_mean", sums.q / sums.n);
@@ -787,10 +646,7 @@ impl Agent for Dqn {
     }
 
     fn discontinue(&mut self) {
-        match &mut self.replay {
-            Replay::Uniform(replay) => replay.forget_waiting(),
-            Replay::Prioritized(replay) => replay.forget_waiting(),
-        }
+        self.experience.discontinue();
     }
 
     fn save(&self) -> Result<Snapshot, Error> {
@@ -800,14 +656,7 @@ impl Agent for Dqn {
             moments.iter_mut().zip(device.moments()?).for_each(|((_, here), there)| *here = there);
         }
         let network = Snapshot::from(self.network.weights());
-        let counters = Counters {
-            epochs: self.updates,
-            steps: self.optimizer.steps(),
-            env_steps: self.env_steps,
-            credit: self.credit,
-            empty_at: self.empty_at,
-            ..network.counters
-        };
+        let counters = self.experience.counters(self.optimizer.steps(), network.counters.version);
         Ok(Snapshot { moments, counters, ..network })
     }
 
@@ -819,16 +668,12 @@ impl Agent for Dqn {
             [(_, target)] if fits(target) && fits(&snapshot.params) => target,
             _ => return Err(Error::Snapshot("its networks do not fit this agent".into())),
         };
-        let Counters { version, epochs, steps, env_steps, credit, .. } = snapshot.counters;
-        if credit >= self.config.train_freq {
-            let train_freq = self.config.train_freq;
-            return Err(Error::Snapshot(format!("{credit} env steps wait for their updates, of which {train_freq} cannot wait")));
-        }
-        self.optimizer.load(&moments, steps)?;
-        self.network.network_mut().set_params(&snapshot.params, version)?;
+        self.experience.check(&snapshot.counters)?;
+        self.optimizer.load(&moments, snapshot.counters.steps)?;
+        self.network.network_mut().set_params(&snapshot.params, snapshot.counters.version)?;
         self.target.network_mut().set_params(target, 0)?;
-        self.clear_replay();
-        (self.updates, self.env_steps, self.credit, self.empty_at) = (epochs, env_steps, credit, env_steps);
+        self.experience.load(&snapshot.counters);
+        self.device.iter_mut().for_each(DeviceDqn::clear_replay);
         self.load_device()
     }
 
@@ -862,7 +707,7 @@ impl Observed for Dqn {
     }
 
     fn set_probe(&mut self, probe: Probe) {
-        self.probe = Some(probe);
+        self.experience.probe = Some(probe);
     }
 }
 
@@ -871,28 +716,13 @@ impl Replays for Dqn {
         self.config.save_replay
     }
 
-    fn save_replay(&self, mut out: &mut dyn Write) -> Result<(), Error> {
-        match &self.replay {
-            Replay::Uniform(replay) => replay.save(&mut out)?,
-            Replay::Prioritized(replay) => replay.save(&mut out)?,
-        }
-        Ok(())
+    fn save_replay(&self, out: &mut dyn Write) -> Result<(), Error> {
+        self.experience.save_replay(out)
     }
 
-    fn load_replay(&mut self, snapshot: &Snapshot, mut input: &mut dyn Read) -> Result<(), Error> {
+    fn load_replay(&mut self, snapshot: &Snapshot, input: &mut dyn Read) -> Result<(), Error> {
         self.device.iter_mut().for_each(DeviceDqn::clear_replay);
-        match &mut self.replay {
-            Replay::Uniform(replay) => replay.restore(&mut input)?,
-            Replay::Prioritized(replay) => replay.restore(&mut input)?,
-        }
-        let max = self.replay.transitions().max_action();
-        let n = self.network.n_actions();
-        if max as usize >= n {
-            self.clear_replay();
-            return Err(Error::Snapshot(format!("the replay memory holds action {max}; there are {n} actions, from 0 on")));
-        }
-        self.empty_at = snapshot.counters.empty_at;
-        Ok(())
+        self.experience.load_replay(snapshot, input, Some(self.network.n_actions()))
     }
 }
 
@@ -983,7 +813,7 @@ mod tests {
                 agent.update(&rollout, 0.5, &pool).unwrap();
             }
         }
-        let replay = agent.replay.transitions();
+        let replay = agent.experience.transitions();
         let mut batch = replay.batch(replay.len()).unwrap();
         replay.sample_distinct(&vec![0; replay.len()], &mut batch).unwrap();
         let (batch, d) = (batch.columns(), obs.len());
@@ -1041,7 +871,7 @@ mod tests {
                 rollout.cut_before = cut_before && i == 1;
                 agent.update(&rollout, 0.5, &pool).unwrap();
             }
-            agent.replay.transitions().len()
+            agent.experience.transitions().len()
         };
         // Two of four steps in each of four environments begin complete transitions.
         assert_eq!((remembered(false), remembered(true)), (8, 0));
@@ -1063,7 +893,7 @@ mod tests {
                 collector.collect(agent.acting(1.0), &mut rollout).unwrap();
                 agent.update(&rollout, 0.5, &pool).unwrap();
             }
-            let Replay::Uniform(replay) = &agent.replay else { panic!("uniform") };
+            let replay = agent.experience.transitions();
             assert_eq!(replay.shape().stack, if stacked { 3 } else { 1 });
             agent.network.params().to_vec()
         };
@@ -1082,10 +912,7 @@ mod tests {
                             let mut agent = agent(learner, DqnConfig { micro_batch, ..config.clone() });
                             let pool = Pool::new(2).unwrap();
                             agent.target.network_mut().change(|params| params.iter_mut().for_each(|x| *x *= 1.1));
-                            let Memory { batch, words, .. } = &mut agent.memory;
-                            words.iter_mut().zip(0u32..).for_each(|(word, i)| *word = i.wrapping_mul(0x9E37_79B9));
-                            let Replay::Prioritized(replay) = &mut agent.replay else { panic!("prioritized") };
-                            replay.sample(words, 0.5, batch).unwrap();
+                            agent.experience.draw(0.2, &mut agent.memory.batch, false).unwrap();
                             agent.set_targets(&pool).unwrap();
                             let (loss, q) = match learner {
                                 LearnerKind::Fused => agent.fused(&pool).unwrap(),
@@ -1116,7 +943,7 @@ mod tests {
                     ..NetConfig::default()
                 };
                 let mut agent = agent_of(&net, DqnConfig { batch_size: 65, dueling: true, ..DqnConfig::default() });
-                agent.draw(0.0, None).unwrap();
+                agent.experience.draw(0.0, &mut agent.memory.batch, false).unwrap();
                 agent.set_targets(&Pool::new(1).unwrap()).unwrap();
                 agent.reference().unwrap();
                 // An overflow is no divergence while losses are scaled.
@@ -1145,7 +972,7 @@ mod tests {
             let mut agent = agent(LearnerKind::Fused, DqnConfig { double, batch_size: 8, ..DqnConfig::default() });
             agent.target.network_mut().change(|params| params.iter_mut().rev().for_each(|x| *x = 0.5 - *x));
             let pool = Pool::new(1).unwrap();
-            let Replay::Uniform(replay) = &agent.replay else { panic!("uniform") };
+            let replay = agent.experience.transitions();
             replay.sample(&[0, 1 << 29, 1 << 30, 3 << 29, 1 << 31, 5 << 29, 3 << 30, u32::MAX], &mut agent.memory.batch).unwrap();
             agent.set_targets(&pool).unwrap();
             let batch = agent.memory.batch.columns();
@@ -1192,7 +1019,7 @@ mod tests {
                 // Steps count from the first one beyond learning_starts.
                 let first = 50 / n_envs as u64 * n_envs as u64;
                 let due = env_steps.saturating_sub(first) / 4 * 3;
-                assert_eq!(agent.updates, due, "{n_envs} environments, {env_steps} env steps");
+                assert_eq!(agent.experience.updates(), due, "{n_envs} environments, {env_steps} env steps");
                 if agent.target.version() != followed {
                     followed = agent.target.version();
                 }
@@ -1255,14 +1082,15 @@ mod tests {
         // 404 transitions with the same priority: the first draws of 128 soon include the bad one, and each of its draws costs an
         // update.
         let params = agent.network.params().to_vec();
-        let (mut sums, mut skipped) = (Sums::default(), 0);
+        let mut skipped = 0;
+        agent.sums = Sums::default();
         for _ in 0..60 {
-            agent.learn(0.5, &mut sums, &pool).unwrap();
+            agent.learn(0.5, &pool).unwrap();
             skipped += u32::from(agent.optimizer.steps().skipped > 0);
         }
         assert!((1..=2).contains(&skipped), "{skipped} of 60 updates were skipped");
         let mut metrics = Metrics::default();
-        sums.steps.report(&mut metrics);
+        agent.sums.steps.report(&mut metrics);
         assert_eq!(metrics.get("train/skipped_updates"), Some(skipped as f32));
         assert!(metrics.get("train/grad_norm").unwrap().is_finite() && agent.network.params() != params);
     }

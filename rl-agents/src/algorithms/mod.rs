@@ -3,5 +3,7 @@
 pub mod a2c;
 pub mod dqn;
 pub mod ppo;
+pub mod sac;
 
 pub(crate) mod on_policy;
+pub(crate) mod replayed;

@@ -30,7 +30,7 @@ pub(crate) struct Workspace {
     outputs: Vec<Aligned>,   // every layer's
     out_grads: Vec<Aligned>, // every chain's, as wide as the widest layer
     delta: Aligned,          // as wide as the widest layer
-    input_grads: Aligned,    // of features, if there are convolutions
+    input_grads: Aligned,    // if there are convolutions, or if they are wanted
 }
 
 /// Allocates a matrix of a tile.
@@ -58,6 +58,11 @@ impl Workspace {
         let conv = net.conv.as_ref().map(|conv| conv.workspace(true));
         let input_grads = if conv.is_some() { matrix(net.n_in) } else { Aligned::default() };
         Self { out_grads, delta: widest, conv, input_grads, ..Self::forward(net) }
+    }
+
+    /// Allocates buffers to compute gradients of the inputs with.
+    pub(crate) fn of_inputs(net: &Net) -> Self {
+        Self { input_grads: matrix(net.n_in), ..Self::learning(net) }
     }
 
     /// The tile of samples `range`, which the networks have passed.
@@ -201,8 +206,36 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
         dispatch(isa, TileForward { net, packed, samples, range: range.clone(), workspace, skip: None, learning: true, probe });
         visit(isa, workspace.tile(net, range.clone()), &mut SliceLoss { loss, stats });
         report(probe, Stage::Loss);
-        dispatch(isa, TileBackward { net, packed, samples, range, workspace, grads });
+        dispatch(isa, TileBackward { net, packed, samples, range, workspace, grads: Some(&mut *grads) });
         report(probe, Stage::Backward);
+    }
+}
+
+/// Runs samples forward, through `loss`, and backward to their inputs.
+///
+/// Passes the gradient of each input of a tile to `read`: the samples, the index of the input, and a number for each sample.
+pub(crate) fn input_gradient<F: EachTile>(
+    PackedNet { isa, net, packed }: PackedNet<'_>,
+    samples: Samples<'_>,
+    n: usize,
+    workspace: &mut Workspace,
+    mut loss: F,
+    mut read: impl FnMut(Range<usize>, usize, &[f32]),
+) {
+    for start in (0..n).step_by(TILE) {
+        let range = start..(start + TILE).min(n);
+        dispatch(
+            isa,
+            TileForward { net, packed, samples, range: range.clone(), workspace, skip: None, learning: false, probe: None },
+        );
+        visit(isa, workspace.tile(net, range.clone()), &mut loss);
+        dispatch(isa, TileBackward { net, packed, samples, range: range.clone(), workspace, grads: None });
+        let mut numbers = [0.0; TILE];
+        for j in 0..net.n_in {
+            let from = workspace.input_grads[column(j, TILE, 0)..].iter().step_by(PANEL);
+            numbers.iter_mut().zip(from).take(range.len()).for_each(|(to, from)| *to = *from);
+            read(range.clone(), j, &numbers[..range.len()]);
+        }
     }
 }
 
@@ -267,14 +300,14 @@ impl Work for TileForward<'_> {
     }
 }
 
-/// A tile on its way backward: adds its gradient to the slice's.
+/// A tile on its way backward: adds its gradient to the slice's, if there is one.
 struct TileBackward<'a> {
     net: &'a Net,
     packed: &'a [f32],
     samples: Samples<'a>,
     range: Range<usize>,
     workspace: &'a mut Workspace,
-    grads: &'a mut [f32],
+    grads: Option<&'a mut [f32]>,
 }
 
 impl Work for TileBackward<'_> {
@@ -282,16 +315,16 @@ impl Work for TileBackward<'_> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, packed, samples, range, workspace, grads } = self;
+        let Self { net, packed, samples, range, workspace, mut grads } = self;
         for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
             grad.fill(0.0);
         }
         workspace.input_grads.fill(0.0);
         for index in (0..net.chains.len()).rev() {
-            chain_backward::<S>(net, index, packed, range.len(), workspace, grads);
+            chain_backward::<S>(net, index, packed, range.len(), workspace, grads.as_deref_mut());
         }
         let Workspace { inputs, conv: conv_workspace, input_grads, .. } = workspace;
-        if let (Some(conv), Some(conv_workspace)) = (&net.conv, conv_workspace) {
+        if let (Some(conv), Some(conv_workspace), Some(grads)) = (&net.conv, conv_workspace, grads) {
             conv.backward::<S>(&samples, range, packed, inputs, input_grads, conv_workspace, grads);
         }
     }
@@ -323,7 +356,14 @@ fn chain_forward<S: Set>(net: &Net, chain: &Chain, packed: &[f32], m: usize, wor
 }
 
 #[inline(always)]
-fn chain_backward<S: Set>(net: &Net, index: usize, packed: &[f32], m: usize, workspace: &mut Workspace, grads: &mut [f32]) {
+fn chain_backward<S: Set>(
+    net: &Net,
+    index: usize,
+    packed: &[f32],
+    m: usize,
+    workspace: &mut Workspace,
+    mut grads: Option<&mut [f32]>,
+) {
     let chain = &net.chains[index];
     let Workspace { inputs, outputs, out_grads, delta: next, input_grads, .. } = workspace;
     let (shared, own) = out_grads.split_at_mut(index);
@@ -337,14 +377,18 @@ fn chain_backward<S: Set>(net: &Net, index: usize, packed: &[f32], m: usize, wor
         let layer = &net.layers[l];
         let input = net.places[l].source.map_or(&*inputs, |source| &outputs[source]);
         let dz = rows(delta, m);
-        layer.grads::<S>(rows(input, m), dz, grads);
+        if let Some(grads) = &mut grads {
+            layer.grads::<S>(rows(input, m), dz, grads);
+        }
         if l > chain.layers.start {
             for ((q, dx), y) in each_panel(next, m).zip(input.chunks_exact(TILE * PANEL)) {
                 layer.input_grad::<S>(q, packed, dz, Init::Zero, dx);
                 net.activation.derive::<S>(y, dx);
             }
             std::mem::swap(delta, next);
-        } else if let Some(onto) = chain.from.map(|from| &mut shared[from]).or(net.conv.is_some().then_some(&mut *input_grads)) {
+        } else if let Some(onto) =
+            chain.from.map(|from| &mut shared[from]).or((!input_grads.is_empty()).then_some(&mut *input_grads))
+        {
             let n = panels(layer.n_in);
             each_panel(onto, m).take(n).for_each(|(q, dx)| layer.input_grad::<S>(q, packed, dz, Init::Add, dx));
         }

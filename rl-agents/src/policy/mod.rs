@@ -6,6 +6,8 @@ pub(crate) mod actor_critic;
 pub(crate) mod network;
 pub(crate) mod q_network;
 pub(crate) mod size;
+pub(crate) mod squashed;
+pub(crate) mod twin_q;
 
 use std::any::Any;
 use std::borrow::Cow;

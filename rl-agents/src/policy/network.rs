@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use rl_buffer::{ObsSlice, Rollout};
-use rl_envs::{Isa, Pool, Space};
+use rl_envs::{Isa, Pool, Space, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::categories::Categories;
@@ -473,6 +473,34 @@ pub(crate) struct TileScratch {
     pub(crate) outputs: Vec<f32>, // (A, TILE)
     pub(crate) row: Vec<f32>,     // (A), of discrete actions
     pub(crate) chosen: Vec<f32>,  // (A, TILE), of continuous ones
+}
+
+/// Minimum rows of a batch per thread.
+const MIN_SLICE: usize = TILE;
+/// Maximum number of slices of a batch.
+const MAX_SLICES: usize = 16;
+
+/// Cuts n rows into slices for the threads of `pool`.
+///
+/// `part` cuts the outputs of the next rows off; `work` gets the range of a slice, its outputs and scratch memory.
+pub(crate) fn each_slice<T: Send>(
+    n: usize,
+    pool: &Pool,
+    scratches: &mut Vec<Scratch>,
+    mut part: impl FnMut(usize) -> T,
+    work: &(impl Fn(Range<usize>, &mut T, &mut Scratch) -> Result<(), Error> + Sync),
+) -> Result<(), Error> {
+    let mut all = Vec::with_capacity(MAX_SLICES);
+    for (i, range) in pool::slices(n, MAX_SLICES, MIN_SLICE).enumerate() {
+        if scratches.len() == i {
+            scratches.push(Scratch::default());
+        }
+        let len = range.len();
+        all.push((range, part(len), Ok(())));
+    }
+    let mut all: Vec<_> = all.into_iter().zip(scratches).collect();
+    pool.each(&mut all, &|((range, part, result), scratch)| *result = work(range.clone(), part, scratch));
+    all.into_iter().try_for_each(|((.., result), _)| result)
 }
 
 /// Passes the outputs (n, A) of candle operations to `choose`, tile by tile.

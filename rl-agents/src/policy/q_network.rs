@@ -2,19 +2,14 @@
 
 use candle_core::Tensor;
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, math, pool, rng};
+use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, math, rng};
 
 use crate::kernel::samples::TILE;
 use crate::kernel::tile;
 use crate::network::params::Layout;
 use crate::policy::mask_rows;
-use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile};
+use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
 use crate::{Acted, Acting, Choice, Error, LearnerKind, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
-
-/// Minimum rows of a batch per thread.
-const MIN_SLICE: usize = TILE;
-/// Maximum number of slices of a batch.
-const MAX_SLICES: usize = 16;
 
 /// Q(s, a) for each of A discrete actions.
 ///
@@ -265,32 +260,20 @@ impl QNetwork {
         q: &mut [f32],
     ) -> Result<(), Error> {
         let (a, d) = (self.n_actions, self.network.obs_len());
-        let n = q.len() / a;
-        let slices = pool::slices(n, MAX_SLICES, MIN_SLICE);
-        let mut work = Vec::with_capacity(MAX_SLICES);
-        let mut rest = q;
-        for (i, range) in slices.enumerate() {
-            if scratches.len() == i {
-                scratches.push(Scratch::default());
-            }
-            let (part, others) = rest.split_at_mut(range.len() * a);
-            rest = others;
-            work.push((range, part, Ok(())));
-        }
-        let mut work: Vec<_> = work.into_iter().zip(scratches).collect();
-        pool.each(&mut work, &|((range, part, result), scratch)| {
-            let obs = match obs {
-                ObsSlice::F32(obs) => ObsSlice::F32(&obs[range.start * d..range.end * d]),
-                ObsSlice::U8(obs) => ObsSlice::U8(&obs[range.start * d..range.end * d]),
-            };
-            *result = self.each_tile(obs, range.len(), scratch, &mut |samples, columns| {
+        let (n, mut rest) = (q.len() / a, q);
+        let part = |len: usize| {
+            let part;
+            (part, rest) = std::mem::take(&mut rest).split_at_mut(len * a);
+            part
+        };
+        each_slice(n, pool, scratches, part, &|range, part, scratch| {
+            self.each_tile(obs.rows(range.clone(), d), range.len(), scratch, &mut |samples, columns| {
                 let m = samples.len();
                 for (s, row) in part[samples.start * a..samples.end * a].chunks_exact_mut(a).enumerate() {
                     row.iter_mut().zip(columns[s..].iter().step_by(m)).for_each(|(to, &q)| *to = q);
                 }
-            });
-        });
-        work.into_iter().try_for_each(|((.., result), _)| result)
+            })
+        })
     }
 }
 

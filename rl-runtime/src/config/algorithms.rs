@@ -3,7 +3,10 @@
 use std::sync::{PoisonError, RwLock};
 
 use rl_agents::settings::Key;
-use rl_agents::{A2c, A2cConfig, ActorCritic, Dqn, DqnConfig, Layout, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Snapshot};
+use rl_agents::{
+    A2c, A2cConfig, ActorCritic, Dqn, DqnConfig, Layout, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Sac, SacConfig, Snapshot,
+    SquashedGaussian,
+};
 use rl_envs::{ActionSpace, Space};
 
 use crate::Error;
@@ -11,7 +14,7 @@ use crate::config::algo::{Algo, Algorithm, Build, Built, Concern, ReplayTraits, 
 use crate::print::did_you_mean;
 
 /// All algorithms of this workspace.
-const BUILT_IN: [Algo; 3] = [Algo::PPO, Algo::A2C, Algo::DQN];
+const BUILT_IN: [Algo; 4] = [Algo::PPO, Algo::A2C, Algo::DQN, Algo::SAC];
 
 /// Algorithms of the user, in the order of their registration.
 static REGISTERED: RwLock<Vec<Algo>> = RwLock::new(Vec::new());
@@ -23,6 +26,9 @@ impl Algo {
     pub const A2C: Self = Self::of::<A2cConfig>("a2c", "advantage actor-critic (synchronous A3C)");
     /// Deep Q-learning.
     pub const DQN: Self = Self::of::<DqnConfig>("dqn", "deep Q-learning (double, dueling, n-step, prioritized)");
+
+    /// Soft actor-critic.
+    pub(crate) const SAC: Self = Self::of::<SacConfig>("sac", "soft actor-critic, for continuous actions from a replay memory");
 
     /// Adds a user's algorithms to those that are found by name, in this process.
     ///
@@ -236,5 +242,68 @@ impl Algorithm for DqnConfig {
 
     fn settle(&mut self) {
         (self.learning_starts, self.exploration_initial_eps) = (0, self.exploration_final_eps);
+    }
+}
+
+/// Builds SAC's policy.
+fn squashed(build: &Build<'_>) -> Result<SquashedGaussian, rl_agents::Error> {
+    let Build { spaces: (obs, actions), net, seed, fresh, .. } = build;
+    if *fresh { SquashedGaussian::new(obs, actions, net, *seed) } else { SquashedGaussian::unset(obs, actions, net) }
+}
+
+impl Algorithm for SacConfig {
+    fn traits(&self, n_envs: usize) -> Traits {
+        Traits {
+            n_steps: self.rollout_steps(n_envs),
+            minibatch: self.batch_size,
+            learning_rate: self.learning_rate,
+            moments: Self::RULE.n_moments(),
+            // Two critics and their targets, beside the networks of an actor-critic.
+            targets: 4,
+            // A rollout has about `train_freq` env steps, too few for a row of metrics each.
+            log_interval: 500,
+            replay: Some(ReplayTraits {
+                capacity: self.buffer_size,
+                n_step: self.n_steps,
+                gamma: self.gamma,
+                prioritized: self.prioritized,
+                is_saved: self.save_replay,
+                on_device: false,
+                learning_starts: self.learning_starts,
+            }),
+            ..Traits::default()
+        }
+    }
+
+    fn check(&self, _: usize) -> Option<Concern> {
+        concern(&["sac.batch_size", "sac.buffer_size"], self.check())
+    }
+
+    fn fits(&self, env: &str, (obs, actions): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
+        if !matches!(actions, ActionSpace::Continuous { .. }) {
+            let text = format!("algo is sac, which needs continuous actions, but {env}'s are discrete; choose ppo, a2c or dqn");
+            return Some((vec![], text));
+        }
+        concern(&["conv", "normalize_obs", "precision", "learner"], SquashedGaussian::check(obs, actions, net))
+    }
+
+    fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
+        Ok(squashed(build)?.layout().clone())
+    }
+
+    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, _: f32) -> Result<Box<dyn Policy>, Error> {
+        let mut policy = squashed(build)?;
+        policy.load(snapshot)?;
+        Ok(Box::new(policy))
+    }
+
+    fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
+        if build.device.is_some() {
+            return Err(Error::config("algo is sac, which learns on the CPU so far; use --device cpu"));
+        }
+        let (obs, actions) = &build.spaces;
+        let n_envs = build.n_envs * build.n_collectors;
+        let sac = Sac::new_in(squashed(build)?, self.clone(), obs, actions, n_envs, build.seed, &build.replay)?;
+        Ok((Box::new(sac), None))
     }
 }

@@ -73,6 +73,10 @@ fn bounds(kind: Kind) -> (Vec<Value>, Vec<Value>) {
             let lins = vec![lin((low as f32).next_down()), lin((high as f32).next_up())];
             (vec![low.into(), high.into(), format!("lin_{high}").into()], [numbers, lins].concat())
         }
+        Kind::OrAuto(low, high) => (
+            vec![low.into(), high.into(), "auto".into()],
+            [outside(low, high), vec![f64::NAN.into(), "automatic".into()]].concat(),
+        ),
         Kind::Sizes => {
             let sizes = |sizes: &[i64]| Value::from(sizes.to_vec());
             (vec![sizes(&[1]), sizes(&[65_536])], vec![sizes(&[0]), sizes(&[65_537]), sizes(&[1; 65])])

@@ -205,7 +205,8 @@ fn in_a_terminal(place: &Place, typed: &str, args: &[&str]) -> Option<(i32, Stri
         eprintln!("skipped: no script of util-linux");
         return None;
     }
-    let rl = format!("stty rows 24 cols 200; {} {}", env!("CARGO_BIN_EXE_rl"), args.join(" "));
+    // A test in the background inherits that interrupts are ignored.
+    let rl = format!("stty rows 24 cols 200; env --default-signal=INT {} {}", env!("CARGO_BIN_EXE_rl"), args.join(" "));
     let script = format!("(sleep 1; printf '{typed}'; sleep 1) | script -qec \"{rl}\" /dev/null");
     let mut command = Command::new("sh");
     command.args(["-c", &script]).env("TERM", "xterm").env("SHELL", "/bin/sh").env("XDG_CACHE_HOME", place.path("victim"));

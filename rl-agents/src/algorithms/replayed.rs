@@ -1,0 +1,363 @@
+//! Experience: transitions, the updates that are due, minibatches.
+//!
+//! After each step of N environments all due updates are done: `gradient_steps` for every `train_freq` env steps beyond
+//! `learning_starts`, for any N. Read [`learn_from`] first.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use rl_buffer::{Batch, Memory, ObsRows, PrioritizedReplayBuffer, ReplayBuffer, Rollout, StepSlices, TransitionShape};
+use rl_envs::{ActionSpace, Pool, Purpose, Rng, Space, either, visit};
+
+use crate::learner::descent::check_continues;
+use crate::learner::optim::StepCount;
+use crate::probe::{self, Probe, Stage};
+use crate::{Counters, Error, Snapshot};
+
+/// Constant added to errors, so that every transition can be replayed.
+const PRIORITY_EPSILON: f32 = 1e-6;
+
+/// Exponents of prioritized replay.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Priorities {
+    /// Exponent of priorities.
+    pub(crate) alpha: f32,
+    /// Exponent of importance weights at the start; it rises to 1.
+    pub(crate) beta: f32,
+}
+
+/// Settings of a replay memory and of the updates from it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplaySettings {
+    pub(crate) capacity: usize,
+    pub(crate) batch_size: usize,
+    pub(crate) learning_starts: u64,
+    pub(crate) train_freq: u64,
+    pub(crate) gradient_steps: u64,
+    pub(crate) n_steps: usize,
+    pub(crate) gamma: f32,
+    /// `None` if transitions are drawn uniformly.
+    pub(crate) priorities: Option<Priorities>,
+}
+
+/// A replay memory.
+enum Replay {
+    Uniform(ReplayBuffer),
+    Prioritized(PrioritizedReplayBuffer),
+}
+
+/// Transitions, with the counters of the updates from them.
+pub(crate) struct Experience {
+    settings: ReplaySettings,
+    replay: Replay,
+    n_envs: usize,
+    seed: u64,
+    env_steps: u64,
+    /// Number of env steps when the replay memory was last empty.
+    empty_at: u64,
+    /// Number of env steps without updates so far.
+    credit: u64,
+    /// Number of minibatches drawn.
+    updates: u64,
+    words: Vec<u32>,      // (B)
+    final_obs: ObsRows,   // (N, D)
+    final_masks: Vec<u8>, // (N, A), or empty without masks
+    pub(crate) probe: Option<Probe>,
+}
+
+/// An algorithm that learns from [`Experience`].
+pub(crate) trait Learns {
+    fn experience(&mut self) -> &mut Experience;
+
+    /// Does one update, after the fraction `done` of training.
+    fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error>;
+
+    /// Does what else is due between `before` and `now` env steps.
+    fn passed(&mut self, _before: u64, _now: u64) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Adds a rollout to the replay memory, and does the updates that are due.
+///
+/// # Errors
+/// [`Error::Buffer`], and the errors of the updates.
+pub(crate) fn learn_from(agent: &mut impl Learns, rollout: &Rollout, done: f32, pool: &Pool) -> Result<(), Error> {
+    check_continues(rollout, "n-step returns and stacked frames continue")?;
+    if rollout.cut_before {
+        agent.experience().discontinue();
+    }
+    let (n_steps, n_envs) = rollout.rewards().dim();
+    let mut ended: Vec<_> = rollout.final_at().iter().enumerate().map(|(i, &(t, n))| (t, n, i)).collect();
+    ended.sort_unstable();
+    if rollout.contiguous {
+        for t in 0..n_steps {
+            let from = ended.partition_point(|&(at, ..)| at < t);
+            let to = ended.partition_point(|&(at, ..)| at <= t);
+            agent.experience().remember(rollout, t, None, &ended[from..to])?;
+            catch_up(agent, n_envs as u64, done, pool)?;
+        }
+        return Ok(());
+    }
+    // An environment may have filled several columns, one after the other.
+    for n in 0..n_envs {
+        if !rollout.continues[n] {
+            agent.experience().forget_waiting_of(rollout.env_idx()[n] as usize);
+        }
+        for t in 0..n_steps {
+            let from = ended.partition_point(|&(at, column, _)| (at, column) < (t, n));
+            let to = ended.partition_point(|&(at, column, _)| (at, column) <= (t, n));
+            agent.experience().remember(rollout, t, Some(n), &ended[from..to])?;
+            catch_up(agent, 1, done, pool)?;
+        }
+    }
+    Ok(())
+}
+
+/// Does all updates that are due after another N env steps.
+fn catch_up(agent: &mut impl Learns, n_envs: u64, done: f32, pool: &Pool) -> Result<(), Error> {
+    let before = agent.experience().env_steps;
+    agent.experience().count(n_envs);
+    while agent.experience().is_due() {
+        for _ in 0..agent.experience().settings.gradient_steps {
+            agent.learn(done, pool)?;
+        }
+    }
+    agent.passed(before, before + n_envs)
+}
+
+impl Experience {
+    /// Allocates a replay memory of `n_envs` environments, and a minibatch.
+    ///
+    /// `seed` determines which transitions are replayed.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] if they do not fit.
+    pub(crate) fn new(
+        settings: ReplaySettings,
+        obs: &Space,
+        actions: &ActionSpace,
+        n_envs: usize,
+        seed: u64,
+        memory: &Arc<dyn Memory>,
+    ) -> Result<(Self, Batch), Error> {
+        let shape = TransitionShape::new(n_envs, obs, actions, settings.n_steps, settings.gamma);
+        let replay = match settings.priorities {
+            Some(Priorities { alpha, .. }) => {
+                let priorities = (alpha, PRIORITY_EPSILON);
+                Replay::Prioritized(PrioritizedReplayBuffer::new_in(shape, settings.capacity, priorities, memory)?)
+            }
+            None => Replay::Uniform(ReplayBuffer::new_in(shape, settings.capacity, memory)?),
+        };
+        let masked = matches!(actions, ActionSpace::Discrete { masked: true, .. });
+        let experience = Self {
+            settings,
+            replay,
+            n_envs,
+            seed,
+            env_steps: 0,
+            empty_at: 0,
+            credit: 0,
+            updates: 0,
+            words: vec![0; settings.batch_size],
+            final_obs: ObsRows::zeros(obs.dtype(), n_envs * obs.len()),
+            final_masks: vec![0; if masked { n_envs * actions.len() } else { 0 }],
+            probe: None,
+        };
+        Ok((experience, Batch::new(&shape, settings.batch_size)?))
+    }
+
+    /// Returns the transitions.
+    pub(crate) fn transitions(&self) -> &ReplayBuffer {
+        match &self.replay {
+            Replay::Uniform(replay) => replay,
+            Replay::Prioritized(replay) => replay.replay(),
+        }
+    }
+
+    /// Returns the number of minibatches drawn.
+    pub(crate) fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// True if errors decide which transitions are drawn.
+    pub(crate) fn is_prioritized(&self) -> bool {
+        matches!(self.replay, Replay::Prioritized(_))
+    }
+
+    /// Adds step `t` of a rollout, of all columns or of one.
+    ///
+    /// `ended` are the episodes that it ended, by step, column and index of the final observation.
+    fn remember(
+        &mut self,
+        rollout: &Rollout,
+        t: usize,
+        column: Option<usize>,
+        ended: &[(usize, usize, usize)],
+    ) -> Result<(), Error> {
+        let (n, d) = (rollout.shape().n_envs, rollout.shape().obs_len);
+        let Self { final_obs, final_masks, .. } = self;
+        let a = final_masks.len() / self.n_envs;
+        for &(_, column, i) in ended {
+            let to = visit!(Obs, final_obs.as_mut(), |obs| &mut obs[column * d..][..d]);
+            let both = to.zip(rollout.final_obs().row(i, d));
+            let both = both.ok_or(Error::ObsKind)?;
+            either!(Obs, both, |(to, from)| to.copy_from_slice(from));
+            final_masks[column * a..][..a].copy_from_slice(&rollout.final_masks()[i * a..][..a]);
+        }
+        let step = rollout.step(t);
+        let masks = step.masks.map(|[masks, _]| [masks, &final_masks[..n * a]]);
+        let final_obs = final_obs.as_slice().rows(0..n, d);
+        let (obs, step) = (rollout.obs_rows(t * n..(t + 1) * n), StepSlices { final_obs, masks, ..step });
+        match (&mut self.replay, column) {
+            (Replay::Uniform(replay), None) => replay.push(obs, &step)?,
+            (Replay::Prioritized(replay), None) => replay.push(obs, &step)?,
+            (replay, Some(column)) => {
+                let (env_idx, obs, step) = (rollout.env_idx()[column] as usize, obs.row(column, d), step.env(column));
+                match replay {
+                    Replay::Uniform(replay) => replay.push_env(env_idx, obs, &step)?,
+                    Replay::Prioritized(replay) => replay.push_env(env_idx, obs, &step)?,
+                }
+            }
+        };
+        probe::report(self.probe.as_ref(), Stage::Adding);
+        Ok(())
+    }
+
+    /// Counts env steps.
+    fn count(&mut self, env_steps: u64) {
+        self.env_steps += env_steps;
+        if self.env_steps - self.empty_at > self.settings.learning_starts && !self.transitions().is_empty() {
+            self.credit += env_steps;
+        }
+    }
+
+    /// Takes the env steps of an update, if there are as many.
+    fn is_due(&mut self) -> bool {
+        let rest = self.credit.checked_sub(self.settings.train_freq);
+        self.credit = rest.unwrap_or(self.credit);
+        rest.is_some()
+    }
+
+    /// Draws the next minibatch, after the fraction `done` of training.
+    ///
+    /// With `rows_alone`, a copy of the replay memory elsewhere has the transitions.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`].
+    pub(crate) fn draw(&mut self, done: f32, batch: &mut Batch, rows_alone: bool) -> Result<(), Error> {
+        let mut rng = Rng::new(self.seed, 0, self.updates, Purpose::Replay);
+        self.updates += 1;
+        let Self { words, replay, settings, .. } = self;
+        words.iter_mut().for_each(|word| *word = rng.next_u32());
+        let beta = settings.priorities.map_or(1.0, |Priorities { beta, .. }| beta + done * (1.0 - beta));
+        match (replay, rows_alone) {
+            (Replay::Uniform(replay), false) => replay.sample(words, batch)?,
+            (Replay::Uniform(replay), true) => replay.draw(words, batch)?,
+            (Replay::Prioritized(replay), false) => replay.sample(words, beta, batch)?,
+            (Replay::Prioritized(replay), true) => replay.draw(words, beta, batch)?,
+        }
+        probe::report(self.probe.as_ref(), Stage::Drawing);
+        Ok(())
+    }
+
+    /// Updates the priorities of a minibatch by its errors.
+    ///
+    /// A transition without a finite error is replayed rarely.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`].
+    pub(crate) fn prioritize(&mut self, batch: &Batch, errors: &mut [f32]) -> Result<(), Error> {
+        if let Replay::Prioritized(replay) = &mut self.replay {
+            errors.iter_mut().filter(|error| !error.is_finite()).for_each(|error| *error = 0.0);
+            replay.update(batch, errors)?;
+            probe::report(self.probe.as_ref(), Stage::Drawing);
+        }
+        Ok(())
+    }
+
+    /// Removes all transitions.
+    pub(crate) fn clear(&mut self) {
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.clear(),
+            Replay::Prioritized(replay) => replay.clear(),
+        }
+    }
+
+    /// Drops the waiting steps of all environments.
+    pub(crate) fn discontinue(&mut self) {
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.forget_waiting(),
+            Replay::Prioritized(replay) => replay.forget_waiting(),
+        }
+    }
+
+    /// Drops the waiting steps of an environment with a gap in its trajectory.
+    fn forget_waiting_of(&mut self, env_idx: usize) {
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.forget_waiting_of(env_idx),
+            Replay::Prioritized(replay) => replay.forget_waiting_of(env_idx),
+        }
+    }
+
+    /// Returns the counters of a snapshot.
+    pub(crate) fn counters(&self, steps: StepCount, version: u64) -> Counters {
+        let &Self { updates, env_steps, credit, empty_at, .. } = self;
+        Counters { version, epochs: updates, steps, env_steps, credit, empty_at }
+    }
+
+    /// Refuses the counters of a snapshot that this memory's settings do not allow.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`].
+    pub(crate) fn check(&self, Counters { credit, .. }: &Counters) -> Result<(), Error> {
+        let train_freq = self.settings.train_freq;
+        if *credit >= train_freq {
+            return Err(Error::Snapshot(format!("{credit} env steps wait for their updates, of which {train_freq} cannot wait")));
+        }
+        Ok(())
+    }
+
+    /// Restores counters, for an empty memory.
+    pub(crate) fn load(&mut self, counters: &Counters) {
+        let &Counters { epochs, env_steps, credit, .. } = counters;
+        self.clear();
+        (self.updates, self.env_steps, self.credit, self.empty_at) = (epochs, env_steps, credit, env_steps);
+    }
+
+    /// Streams the replay memory to `out`.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] if `out` cannot be written.
+    pub(crate) fn save_replay(&self, mut out: &mut dyn Write) -> Result<(), Error> {
+        match &self.replay {
+            Replay::Uniform(replay) => replay.save(&mut out)?,
+            Replay::Prioritized(replay) => replay.save(&mut out)?,
+        }
+        Ok(())
+    }
+
+    /// Restores the replay memory saved along with `snapshot`.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] if the input is damaged or another memory's, [`Error::Snapshot`] if it holds an action beyond the
+    /// `n_actions` discrete ones. The replay memory is empty then.
+    pub(crate) fn load_replay(
+        &mut self,
+        snapshot: &Snapshot,
+        mut input: &mut dyn Read,
+        n_actions: Option<usize>,
+    ) -> Result<(), Error> {
+        match &mut self.replay {
+            Replay::Uniform(replay) => replay.restore(&mut input)?,
+            Replay::Prioritized(replay) => replay.restore(&mut input)?,
+        }
+        let max = self.transitions().max_action();
+        if let Some(n) = n_actions.filter(|&n| max as usize >= n) {
+            self.clear();
+            return Err(Error::Snapshot(format!("the replay memory holds action {max}; there are {n} actions, from 0 on")));
+        }
+        self.empty_at = snapshot.counters.empty_at;
+        Ok(())
+    }
+}

@@ -1,0 +1,876 @@
+//! Soft actor-critic (SAC): continuous actions from a replay memory.
+//!
+//! Paper: Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", 2018.
+//!
+//! Settings and metrics have the meanings of Stable-Baselines3, and an update has its order: the temperature, both critics, the
+//! actor, the target critics. Differences: counters are env steps, summed over environments; `gradient_steps` for every
+//! `train_freq` env steps beyond `learning_starts`, for any number of environments; a resumed run whose replay memory was not
+//! saved refills it with `learning_starts` env steps of the trained policy before it learns again. The networks are those of
+//! [`NetConfig`](crate::NetConfig), where Stable-Baselines3 has two hidden layers of 256 with ReLU.
+//!
+//! Read [`Sac::learn`] first. `rl train pendulum --algo sac` runs it.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor, Var};
+use rl_buffer::{ActionSlice, Batch, ObsSlice, Rollout};
+use rl_envs::{ActionSpace, Pool, Purpose, Space, math, rng};
+
+use crate::agent::{Divergence, NamedTensor, Observed, Replays, Shareable};
+use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, learn_from};
+use crate::kernel::gradient::Slices;
+use crate::kernel::tile::{Stats, Tile, TileLoss};
+use crate::learner::descent::StepSums;
+use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::policy::network::Network;
+use crate::policy::squashed::{ActorSamples, SquashedGaussian};
+use crate::policy::twin_q::{TwinQ, both};
+use crate::probe::{self, Probe, Stage, Threads};
+use crate::ranks::Ranks;
+use crate::settings::{self, Kind, MAX_STEPS};
+use crate::{Agent, Error, Layout, Metrics, OrAuto, Policy, Schedule, Scratch, Snapshot, UpdateEvent, Watch};
+
+crate::settings! {
+    /// Settings of SAC.
+    pub struct SacConfig, "sac." {
+        /// Transitions of the replay memory.
+        buffer_size: usize = 1_000_000, Kind::Int(1, 1 << 32);
+        /// Transitions of a minibatch.
+        batch_size: usize = 256, Kind::Int(1, 1 << 24);
+        /// Env steps before the first update, with uniformly random actions.
+        learning_starts: u64 = 100, Kind::Int(0, MAX_STEPS);
+        /// Env steps, summed over environments, between updates.
+        train_freq: u64 = 1, Kind::Int(1, 1 << 24);
+        /// Updates for every train_freq env steps.
+        gradient_steps: u64 = 1, Kind::Int(1, 1 << 16);
+        /// Updates between those of the target critics.
+        target_update_interval: u64 = 1, Kind::Int(1, MAX_STEPS), resumable;
+        /// Step of the target critics towards the critics; 1: a copy.
+        tau: f32 = 0.005, Kind::Float(1e-9, 1.0), resumable;
+        /// Discount of future rewards.
+        gamma: f32 = 0.99, Kind::Float(0.0, 1.0);
+        /// Steps of a return before the bootstrap.
+        n_steps: usize = 1, Kind::Int(1, 64);
+        /// Weight of the entropy, the temperature; "auto": learnt, from 1 on.
+        ent_coef: OrAuto = OrAuto::Auto, Kind::OrAuto(0.0, 1e9);
+        /// Entropy that a learnt temperature aims at; "auto": minus the dimensions.
+        target_entropy: OrAuto = OrAuto::Auto, Kind::OrAuto(-1e9, 1e9);
+        /// Samples transitions in proportion to their errors.
+        prioritized: bool = false, Kind::Bool;
+        /// Exponent of priorities.
+        priority_alpha: f32 = 0.6, Kind::Float(0.0, 1.0);
+        /// Exponent of importance weights at the start; it rises to 1.
+        priority_beta: f32 = 0.4, Kind::Float(0.0, 1.0);
+        /// Learning rate of the three Adam optimizers.
+        learning_rate: Schedule = Schedule::Constant(3e-4), Kind::Schedule(0.0, 10.0), resumable;
+        /// Saves the replay memory in checkpoints.
+        ///
+        /// A resumed run then equals an uninterrupted one bit for bit. Without it the memory is refilled before learning
+        /// continues.
+        save_replay: bool = false, Kind::Bool;
+    }
+}
+
+impl SacConfig {
+    /// SAC's optimizers.
+    pub const RULE: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+
+    /// Checks every range, and conditions between settings.
+    ///
+    /// # Errors
+    /// [`Error::Range`] or [`Error::Setting`] for the first that fails.
+    pub fn check(&self) -> Result<(), Error> {
+        settings::check(Self::KEYS, self)?;
+        if self.batch_size > self.buffer_size {
+            let value = self.batch_size.to_string();
+            return Err(Error::Setting { name: "batch_size", value, allowed: "a minibatch fits into buffer_size" });
+        }
+        Ok(())
+    }
+
+    /// Steps of a rollout: those of each environment between updates.
+    #[must_use]
+    pub fn rollout_steps(&self, n_envs: usize) -> usize {
+        (self.train_freq as usize / n_envs).max(1)
+    }
+
+    fn replay(&self) -> ReplaySettings {
+        ReplaySettings {
+            capacity: self.buffer_size,
+            batch_size: self.batch_size,
+            learning_starts: self.learning_starts,
+            train_freq: self.train_freq,
+            gradient_steps: self.gradient_steps,
+            n_steps: self.n_steps,
+            gamma: self.gamma,
+            priorities: self.prioritized.then_some(Priorities { alpha: self.priority_alpha, beta: self.priority_beta }),
+        }
+    }
+}
+
+/// The SAC agent.
+///
+/// ```
+/// use rl_agents::{Agent, Collector, NetConfig, Sac, SacConfig, SquashedGaussian};
+/// use rl_envs::{Pool, pendulum::Pendulum};
+///
+/// let (n_envs, n_steps, steps, pool) = (2, 4, 128, Pool::new(1)?);
+/// let config = SacConfig { learning_starts: 64, batch_size: 32, buffer_size: 1000, ..SacConfig::default() };
+/// let mut collector = Collector::new(n_envs, &Pendulum::default(), &pool, 0)?;
+/// let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+/// let policy = SquashedGaussian::new(&obs, &actions, &NetConfig::default(), 0)?;
+/// let mut agent = Sac::new(policy, config, &obs, &actions, n_envs, 0)?;
+/// let mut rollout = collector.rollout(n_steps)?;
+/// for env_steps in (0..steps).step_by(n_envs * n_steps) {
+///     let remaining = 1.0 - env_steps as f32 / steps as f32;
+///     collector.collect(agent.acting(remaining), &mut rollout)?;
+///     agent.update(&rollout, remaining, &pool)?;
+/// }
+/// # Ok::<(), rl_agents::Error>(())
+/// ```
+pub struct Sac {
+    policy: SquashedGaussian,
+    critics: TwinQ,
+    targets: TwinQ,
+    /// Logarithm of the temperature.
+    log_alpha: [f32; 1],
+    optimizers: Optimizers,
+    config: SacConfig,
+    target_entropy: f32,
+    seed: u64,
+    experience: Experience,
+    memory: SacMemory,
+    /// Sums over the updates after a rollout.
+    sums: SacSums,
+    watch: Option<Watch>,
+}
+
+#[derive(Clone)]
+struct Optimizers {
+    actor: Optimizer,
+    critics: Optimizer,
+    alpha: Optimizer,
+}
+
+/// Reusable memory of updates of B samples.
+struct SacMemory {
+    batch: Batch,
+    noise: Vec<f32>,     // (B, A)
+    rows: Vec<f32>,      // (B, D + A)
+    actions: Vec<f32>,   // (B, A)
+    d_actions: Vec<f32>, // (B, A)
+    log_probs: Vec<f32>, // (B)
+    q: Vec<f32>,         // (B)
+    next_actions: Vec<f32>,
+    next_log_probs: Vec<f32>,
+    targets: Vec<f32>, // (B)
+    errors: Vec<f32>,  // (B)
+    of_actor: Vec<f32>,
+    of_critics: Vec<f32>,
+    scratches: [Vec<Scratch>; 3], // of the policy, of the critics, of their inputs' gradients
+    actor_slices: Slices<()>,
+    critic_slices: Slices<CriticSums>,
+}
+
+/// SacSums over updates.
+#[derive(Clone, Copy, Debug, Default)]
+struct SacSums {
+    n: f32,
+    actor: f32,
+    critics: f32,
+    alpha: f32,
+    alpha_loss: f32,
+    steps: StepSums,
+}
+
+/// Sum over the tiles of a slice, with the errors of its transitions.
+#[derive(Clone, Default)]
+struct CriticSums {
+    loss: f64,
+    errors: Vec<f32>,
+}
+
+impl Stats for CriticSums {
+    fn reset(&mut self) {
+        self.loss = 0.0;
+        self.errors.clear();
+    }
+
+    fn write(&self, message: &mut Vec<u8>) {
+        message.extend(self.loss.to_le_bytes());
+        self.errors.iter().for_each(|error| message.extend(error.to_le_bytes()));
+    }
+
+    fn read(&mut self, message: &[u8]) {
+        let (loss, errors) = message.split_at(size_of::<f64>());
+        self.loss = loss.try_into().map_or(f64::NAN, f64::from_le_bytes);
+        self.errors.clear();
+        self.errors.extend(errors.as_chunks().0.iter().map(|&error| f32::from_le_bytes(error)));
+    }
+}
+
+/// Half the squared errors of both critics, `mean w ((Q1 - y)^2 + (Q2 - y)^2) / 2`.
+struct CriticLoss<'a> {
+    chains: [usize; 2],
+    targets: &'a [f32],
+    weights: &'a [f32],
+}
+
+impl TileLoss<CriticSums> for CriticLoss<'_> {
+    fn stats_len(&self, n_samples: usize) -> usize {
+        size_of::<f64>() + n_samples * size_of::<f32>()
+    }
+
+    #[inline(always)]
+    fn tile(&self, tile: &mut Tile<'_>, sums: &mut CriticSums) {
+        let (mut q, m) = (both(tile, self.chains), tile.samples().len());
+        let share = 1.0 / self.targets.len() as f32;
+        for (s, i) in tile.samples().enumerate() {
+            let errors = q.each_ref().map(|q| q[s] - self.targets[i]);
+            sums.loss += f64::from(0.5 * self.weights[i] * (errors[0] * errors[0] + errors[1] * errors[1]));
+            sums.errors.push(0.5 * (errors[0].abs() + errors[1].abs()));
+            q.iter_mut().zip(errors).for_each(|(q, error)| q[s] = error * self.weights[i] * share);
+        }
+        for (chain, d_q) in self.chains.into_iter().zip(&q) {
+            tile.set_grad(chain, 0, &d_q[..m]);
+        }
+    }
+}
+
+/// [`CriticLoss`] by candle's operations.
+fn critic_loss(q: &[Tensor; 2], targets: &Tensor, weights: &Tensor) -> candle_core::Result<Tensor> {
+    let of = |q: &Tensor| (q - targets)?.sqr()? * weights;
+    ((of(&q[0])? + of(&q[1])?)? * 0.5)?.mean_all()
+}
+
+/// `mean alpha log_prob - min Q` of actions that the policy draws.
+struct ActorLoss<'a> {
+    policy: &'a SquashedGaussian,
+    samples: ActorSamples<'a>,
+}
+
+impl TileLoss<()> for ActorLoss<'_> {
+    #[inline(always)]
+    fn tile(&self, tile: &mut Tile<'_>, (): &mut ()) {
+        self.policy.write_gradient(tile, &self.samples);
+    }
+}
+
+/// [`ActorLoss`] by candle's operations.
+fn actor_loss(
+    policy: &SquashedGaussian,
+    params: &Tensor,
+    critics: &TwinQ,
+    obs: &Tensor,
+    noise: &Tensor,
+    alpha: f32,
+) -> candle_core::Result<Tensor> {
+    let [actions, log_probs] = policy.sample_tensor(params, obs, noise)?;
+    let [one, two] = critics.forward(&critics.network().params_tensor()?, &Tensor::cat(&[obs, &actions], 1)?)?;
+    ((log_probs * f64::from(alpha))? - one.minimum(&two)?)?.mean_all()
+}
+
+/// Writes normal numbers (B, A) of the update's stream `first` on.
+fn draw_noise(seed: u64, update: u64, first: u32, a: usize, noise: &mut [f32]) {
+    for (i, row) in (first..).zip(noise.chunks_exact_mut(a)) {
+        for (block, part) in (0..).zip(row.chunks_mut(4)) {
+            let normals = rng::normals(rng::block(seed, i, update, Purpose::Replay, block));
+            part.copy_from_slice(&normals[..part.len()]);
+        }
+    }
+}
+
+/// Writes rows (B, D + A) of observations (B, D) and actions (B, A).
+fn join(obs: ObsSlice<'_>, actions: &[f32], n: usize, rows: &mut [f32]) -> Result<(), Error> {
+    let ObsSlice::F32(obs) = obs else { return Err(Error::ObsKind) };
+    let (d, a) = (obs.len() / n, actions.len() / n);
+    for ((row, obs), action) in rows.chunks_exact_mut(d + a).zip(obs.chunks_exact(d)).zip(actions.chunks_exact(a)) {
+        row[..d].copy_from_slice(obs);
+        row[d..].copy_from_slice(action);
+    }
+    Ok(())
+}
+
+/// Counters as numbers of a snapshot, each in four parts of 16 bits.
+fn parts(counts: &[u64]) -> Vec<f32> {
+    counts.iter().flat_map(|count| (0..4).map(move |i| (count >> (16 * i) & 0xFFFF) as f32)).collect()
+}
+
+/// Reads what [`parts`] wrote.
+fn counts(parts: &[f32]) -> Vec<u64> {
+    parts.chunks(4).map(|parts| parts.iter().rev().fold(0, |count, &part| count << 16 | part as u64)).collect()
+}
+
+/// Names of what a snapshot holds beside the actor's parameters and moments.
+const CRITICS: [&str; 4] = ["critics", "critics.target", "critics.m", "critics.v"];
+const ALPHA: [&str; 3] = ["log_ent_coef", "log_ent_coef.m", "log_ent_coef.v"];
+const STEPS: &str = "steps";
+
+impl Sac {
+    /// Creates an agent from a policy, for `n_envs` environments with these spaces.
+    ///
+    /// The critics have layers like the policy's. `seed` determines their parameters, the noise, and which transitions are
+    /// replayed.
+    ///
+    /// # Errors
+    /// Errors of [`SacConfig::check`] and [`SquashedGaussian::check`]; [`Error::Buffer`] if the replay memory does not fit.
+    pub fn new(
+        policy: SquashedGaussian,
+        config: SacConfig,
+        obs: &Space,
+        actions: &ActionSpace,
+        n_envs: usize,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        Self::new_in(policy, config, obs, actions, n_envs, seed, &<dyn rl_buffer::Memory>::host())
+    }
+
+    /// Creates an agent whose replay memory is of the given kind.
+    ///
+    /// # Errors
+    /// Those of [`Sac::new`].
+    pub fn new_in(
+        mut policy: SquashedGaussian,
+        config: SacConfig,
+        obs: &Space,
+        actions: &ActionSpace,
+        n_envs: usize,
+        seed: u64,
+        replay: &Arc<dyn rl_buffer::Memory>,
+    ) -> Result<Self, Error> {
+        config.check()?;
+        let net = policy.net();
+        SquashedGaussian::check(obs, actions, net)?;
+        let critics = TwinQ::new(obs, actions.len(), net, seed ^ CRITICS_SEED)?;
+        let (experience, batch) = Experience::new(config.replay(), obs, actions, n_envs, seed, replay)?;
+        let (b, a, d) = (config.batch_size, actions.len(), obs.len());
+        let n_params = [policy.params().len(), critics.network().params().len()];
+        let numbers = |n: usize| vec![0.0; n];
+        let memory = SacMemory {
+            batch,
+            noise: numbers(b * a),
+            rows: numbers(b * (d + a)),
+            actions: numbers(b * a),
+            d_actions: numbers(b * a),
+            log_probs: numbers(b),
+            q: numbers(b),
+            next_actions: numbers(b * a),
+            next_log_probs: numbers(b),
+            targets: numbers(b),
+            errors: Vec::with_capacity(b),
+            of_actor: numbers(n_params[0]),
+            of_critics: numbers(n_params[1]),
+            scratches: [const { Vec::new() }; 3],
+            actor_slices: Slices::new(),
+            critic_slices: Slices::new(),
+        };
+        let optimizer = |len: usize| {
+            let mut optimizer = Optimizer::new(SacConfig::RULE, len);
+            optimizer.set_precision(policy.network().precision());
+            optimizer
+        };
+        let optimizers = Optimizers {
+            actor: optimizer(n_params[0]),
+            critics: optimizer(n_params[1]),
+            alpha: Optimizer::new(SacConfig::RULE, 1),
+        };
+        let log_alpha = match config.ent_coef {
+            OrAuto::Auto => 0.0,
+            OrAuto::Number(alpha) => math::ln(alpha),
+        };
+        let target_entropy = match config.target_entropy {
+            OrAuto::Auto => -(a as f32),
+            OrAuto::Number(entropy) => entropy,
+        };
+        policy.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
+        Ok(Self {
+            policy,
+            targets: critics.clone(),
+            critics,
+            log_alpha: [log_alpha],
+            optimizers,
+            config,
+            target_entropy,
+            seed,
+            experience,
+            memory,
+            sums: SacSums::default(),
+            watch: None,
+        })
+    }
+
+    /// Weight of the entropy.
+    fn alpha(&self) -> f32 {
+        match self.config.ent_coef {
+            OrAuto::Auto => math::exp(self.log_alpha[0]),
+            OrAuto::Number(alpha) => alpha,
+        }
+    }
+
+    /// Does one update: draws a minibatch, and takes a step of each optimizer.
+    fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
+        let (update, alpha) = (self.experience.updates(), self.alpha());
+        self.experience.draw(done, &mut self.memory.batch, false)?;
+        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsBegin));
+        self.set_targets(update, alpha, pool)?;
+        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsEnd));
+        probe::report(self.experience.probe.as_ref(), Stage::Targets);
+        self.set_actions(update, pool)?;
+        let rate = self.config.learning_rate.at(1.0 - done);
+        let alpha_loss = self.learn_alpha(rate);
+        let critic_loss = self.learn_critics(rate, pool)?;
+        let actor_loss = self.learn_actor(rate, alpha, pool)?;
+        self.experience.prioritize(&self.memory.batch, &mut self.memory.errors)?;
+        self.sums.n += 1.0;
+        self.sums.actor += actor_loss;
+        self.sums.critics += critic_loss;
+        self.sums.alpha += alpha;
+        self.sums.alpha_loss += alpha_loss;
+        if self.experience.updates().is_multiple_of(self.config.target_update_interval) {
+            let (online, tau) = (self.critics.network().params(), self.config.tau);
+            self.targets.network_mut().change(|params| {
+                params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target));
+            });
+            probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
+        }
+        Ok(())
+    }
+
+    /// Computes `y = r + discount (min Q_target(s', a') - alpha log_prob(a'))`.
+    ///
+    /// The policy draws a'.
+    fn set_targets(&mut self, update: u64, alpha: f32, pool: &Pool) -> Result<(), Error> {
+        let Self { policy, targets: target, seed, memory, .. } = self;
+        let SacMemory { batch, noise, rows, next_actions, next_log_probs, q, targets, scratches, .. } = memory;
+        let (batch, n) = (batch.columns(), targets.len());
+        draw_noise(*seed, update, 1 + n as u32, policy.n_actions(), noise);
+        policy.sample(batch.next_obs, noise, pool, &mut scratches[0], next_actions, next_log_probs)?;
+        join(batch.next_obs, next_actions, n, rows)?;
+        target.least(rows, pool, &mut scratches[1], q)?;
+        for (i, target) in targets.iter_mut().enumerate() {
+            *target = batch.rewards[i] + batch.discounts[i] * (q[i] - alpha * next_log_probs[i]);
+        }
+        Ok(())
+    }
+
+    /// Draws actions of the minibatch's observations.
+    fn set_actions(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
+        let Self { policy, seed, memory, .. } = self;
+        let SacMemory { batch, noise, actions, log_probs, scratches, .. } = memory;
+        draw_noise(*seed, update, 1, policy.n_actions(), noise);
+        policy.sample(batch.columns().obs, noise, pool, &mut scratches[0], actions, log_probs)
+    }
+
+    /// Takes a step of a learnt temperature; returns its loss.
+    fn learn_alpha(&mut self, rate: f32) -> f32 {
+        let Self { log_alpha, optimizers, target_entropy, memory, .. } = self;
+        if self.config.ent_coef != OrAuto::Auto {
+            return 0.0;
+        }
+        let sum: f64 = memory.log_probs.iter().map(|&log_prob| f64::from(log_prob)).sum();
+        let excess = (sum / memory.log_probs.len() as f64) as f32 + *target_entropy;
+        let loss = -log_alpha[0] * excess;
+        optimizers.alpha.step(log_alpha, &[-excess], rate, f32::MAX);
+        loss
+    }
+
+    /// Takes a step of the critics; returns their loss.
+    fn learn_critics(&mut self, rate: f32, pool: &Pool) -> Result<f32, Error> {
+        let Self { policy, critics, optimizers, experience, memory, .. } = self;
+        let threads = Threads { pool, probe: experience.probe.as_ref() };
+        // The next actions have served.
+        let SacMemory { batch, rows, next_actions: taken, targets, errors, of_critics, critic_slices, .. } = memory;
+        let (batch, n, a) = (batch.columns(), targets.len(), policy.n_actions());
+        let ActionSlice::Continuous(actions) = batch.actions else { return Err(Error::ActionKind) };
+        for (i, (to, &action)) in taken.iter_mut().zip(actions).enumerate() {
+            *to = policy.squashed(i % a, action);
+        }
+        join(batch.obs, taken, n, rows)?;
+        errors.clear();
+        let loss = if let Some(kernel) = critics.network().kernel() {
+            let of = CriticLoss { chains: critics.chains(), targets, weights: batch.weights };
+            let samples = critics.network().samples(ObsSlice::F32(rows), None);
+            let mut total = 0.0;
+            for slice in critic_slices.gradient(kernel, samples, n, threads, &of, of_critics)? {
+                total += slice.loss;
+                errors.extend_from_slice(&slice.errors);
+            }
+            (total / n as f64) as f32
+        } else {
+            let network = critics.network();
+            let params = Var::from_slice(network.params(), network.params().len(), network.device())?;
+            let column = |values: &[f32]| Tensor::from_slice(values, values.len(), network.device());
+            let (targets, weights) = (column(targets)?, column(batch.weights)?);
+            let q = critics.forward(&params, &network.features(ObsSlice::F32(rows))?)?;
+            let distance = |q: &Tensor| (q - &targets)?.abs();
+            errors.extend(((distance(&q[0])? + distance(&q[1])?)? * 0.5)?.to_vec1::<f32>()?);
+            let loss = critic_loss(&q, &targets, &weights)?;
+            *of_critics = optimizers.critics.gradient(&params, &loss)?;
+            loss.to_scalar::<f32>()?
+        };
+        let norm = step(&mut optimizers.critics, loss, critics.network_mut(), of_critics, rate, threads);
+        self.sums.steps.push(norm);
+        self.check_diverged(Learnt::Critics, loss, rate)?;
+        Ok(loss)
+    }
+
+    /// Takes a step of the actor; returns its loss.
+    fn learn_actor(&mut self, rate: f32, alpha: f32, pool: &Pool) -> Result<f32, Error> {
+        let Self { policy, critics, optimizers, experience, memory, .. } = self;
+        let threads = Threads { pool, probe: experience.probe.as_ref() };
+        let SacMemory { batch, noise, rows, actions, d_actions, log_probs, q, of_actor, scratches, actor_slices, .. } = memory;
+        let (obs, n) = (batch.columns().obs, q.len());
+        let loss = if let Some(kernel) = policy.network().kernel() {
+            join(obs, actions, n, rows)?;
+            critics.least_gradient(rows, pool, &mut scratches[2], q, d_actions)?;
+            let of = ActorLoss { policy, samples: ActorSamples { noise, d_actions, alpha } };
+            actor_slices.gradient(kernel, policy.network().samples(obs, None), n, threads, &of, of_actor).map(drop)?;
+            let terms = log_probs.iter().zip(&*q).map(|(&log_prob, &q)| f64::from(alpha * log_prob - q));
+            (terms.sum::<f64>() / n as f64) as f32
+        } else {
+            let network = policy.network();
+            let params = Var::from_slice(network.params(), network.params().len(), network.device())?;
+            let noise = Tensor::from_slice(noise, (n, noise.len() / n), network.device())?;
+            let loss = actor_loss(policy, &params, critics, &network.features(obs)?, &noise, alpha)?;
+            *of_actor = optimizers.actor.gradient(&params, &loss)?;
+            loss.to_scalar::<f32>()?
+        };
+        let norm = step(&mut optimizers.actor, loss, policy.network_mut(), of_actor, rate, threads);
+        self.sums.steps.push(norm);
+        self.check_diverged(Learnt::Actor, loss, rate)?;
+        Ok(loss)
+    }
+
+    /// # Errors
+    /// [`Error::Diverged`] if too many steps of an optimizer were skipped.
+    fn check_diverged(&self, learnt: Learnt, loss: f32, rate: f32) -> Result<(), Error> {
+        let Self { optimizers, memory, .. } = self;
+        let (optimizer, gradient, name) = match learnt {
+            Learnt::Critics => (&optimizers.critics, &memory.of_critics, "critic_loss"),
+            Learnt::Actor => (&optimizers.actor, &memory.of_actor, "actor_loss"),
+        };
+        if !optimizer.has_diverged() {
+            return Ok(());
+        }
+        let (batch, n) = (memory.batch.columns(), memory.targets.len());
+        let matrix = |values: &[f32]| Tensor::from_slice(values, (n, values.len() / n), &Device::Cpu);
+        let ActionSlice::Continuous(actions) = batch.actions else { return Err(Error::ActionKind) };
+        let tensors = [
+            ("obs", self.policy.network().features(batch.obs)?),
+            ("actions", matrix(actions)?),
+            ("rewards", matrix(batch.rewards)?),
+            ("discounts", matrix(batch.discounts)?),
+            ("next_obs", self.policy.network().features(batch.next_obs)?),
+            ("targets", matrix(&memory.targets)?),
+            ("weights", matrix(batch.weights)?),
+        ];
+        let minibatch =
+            tensors.iter().map(|(name, tensor)| NamedTensor::new(name, tensor)).collect::<candle_core::Result<_>>()?;
+        Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &[(name, loss)], minibatch))))
+    }
+}
+
+/// Networks that take a step.
+#[derive(Clone, Copy)]
+enum Learnt {
+    Critics,
+    Actor,
+}
+
+/// Seed of the critics' parameters, apart from the policy's.
+const CRITICS_SEED: u64 = 0x5AC0_C217_1C50_5EED;
+
+/// Takes a step of a network; returns the gradient's norm.
+///
+/// The step is skipped if the loss is not finite.
+fn step(
+    optimizer: &mut Optimizer,
+    loss: f32,
+    network: &mut Network,
+    gradient: &[f32],
+    rate: f32,
+    threads: Threads<'_>,
+) -> Option<f32> {
+    if !loss.is_finite() {
+        optimizer.skip();
+        return None;
+    }
+    network.change_on(threads, |params| optimizer.step_with(threads, params, gradient, rate, f32::MAX))
+}
+
+impl Learns for Sac {
+    fn experience(&mut self) -> &mut Experience {
+        &mut self.experience
+    }
+
+    fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
+        self.learn(done, pool)
+    }
+}
+
+impl Agent for Sac {
+    fn policy(&self) -> &dyn Policy {
+        &self.policy
+    }
+
+    fn layout(&self) -> &Layout {
+        self.policy.layout()
+    }
+
+    fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
+        self.sums = SacSums::default();
+        learn_from(self, rollout, 1.0 - remaining, pool)?;
+        let SacSums { n, actor, critics, alpha, alpha_loss, steps } = self.sums;
+        let mut metrics = Metrics::default();
+        metrics.push("train/actor_loss", actor / n);
+        metrics.push("train/critic_loss", critics / n);
+        metrics.push("train/ent_coef", alpha / n);
+        if self.config.ent_coef == OrAuto::Auto {
+            metrics.push("train/ent_coef_loss", alpha_loss / n);
+        }
+        steps.report(&mut metrics);
+        metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
+        metrics.push("train/n_updates", self.optimizers.critics.steps().taken as f32);
+        Ok(metrics)
+    }
+
+    fn discontinue(&mut self) {
+        self.experience.discontinue();
+    }
+
+    fn save(&self) -> Result<Snapshot, Error> {
+        let Optimizers { actor, critics, alpha } = &self.optimizers;
+        let mut moments = actor.moments();
+        let vectors = [self.critics.network().params(), self.targets.network().params()].into_iter().chain(critics.vectors());
+        moments.extend(CRITICS.into_iter().zip(vectors).map(|(name, values)| (name.into(), values.to_vec())));
+        let vectors = [&self.log_alpha[..]].into_iter().chain(alpha.vectors());
+        moments.extend(ALPHA.into_iter().zip(vectors).map(|(name, values)| (name.into(), values.to_vec())));
+        let steps = [critics.steps(), alpha.steps()].map(|steps| [steps.taken, steps.skipped]);
+        moments.push((STEPS.into(), parts(steps.as_flattened())));
+        let policy = Snapshot::from(self.policy.weights());
+        let counters = self.experience.counters(actor.steps(), policy.counters.version);
+        Ok(Snapshot { moments, counters, ..policy })
+    }
+
+    fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        snapshot.check()?;
+        let refuse = || Error::Snapshot("its networks do not fit this agent".into());
+        let find =
+            |name: &str| snapshot.moments.iter().find(|(of, _)| of == name).map(|(_, values)| &values[..]).ok_or_else(refuse);
+        let [critics, target] = [find(CRITICS[0])?, find(CRITICS[1])?];
+        let fits = |values: &[f32], own: &[f32]| values.len() == own.len();
+        let own = self.critics.network().params();
+        let log_alpha = find(ALPHA[0])?;
+        let steps = counts(find(STEPS)?);
+        let &[of_critics, skipped, of_alpha, _] = &steps[..] else { return Err(refuse()) };
+        if !(fits(critics, own) && fits(target, own) && fits(&snapshot.params, self.policy.params()) && log_alpha.len() == 1) {
+            return Err(refuse());
+        }
+        self.experience.check(&snapshot.counters)?;
+        let moments = |names: [&str; 2]| -> Result<Vec<(String, Vec<f32>)>, Error> {
+            ["m", "v"].into_iter().zip(names).map(|(name, of)| Ok((name.into(), find(of)?.to_vec()))).collect()
+        };
+        let mut optimizers = self.optimizers.clone();
+        optimizers.actor.load(&moments(["m", "v"])?, snapshot.counters.steps)?;
+        optimizers.critics.load(&moments([CRITICS[2], CRITICS[3]])?, StepCount { taken: of_critics, skipped })?;
+        optimizers.alpha.load(&moments([ALPHA[1], ALPHA[2]])?, StepCount { taken: of_alpha, skipped: 0 })?;
+        self.policy.network_mut().set_params(&snapshot.params, snapshot.counters.version)?;
+        self.critics.network_mut().set_params(critics, 0)?;
+        self.targets.network_mut().set_params(target, 0)?;
+        self.log_alpha.copy_from_slice(log_alpha);
+        self.optimizers = optimizers;
+        self.experience.load(&snapshot.counters);
+        Ok(())
+    }
+
+    fn replay(&mut self) -> Option<&mut dyn Replays> {
+        Some(self)
+    }
+
+    fn shared(&mut self) -> Option<&mut dyn Shareable> {
+        Some(self)
+    }
+
+    fn observed(&mut self) -> Option<&mut dyn Observed> {
+        Some(self)
+    }
+}
+
+impl Shareable for Sac {
+    fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.memory.actor_slices.share(ranks.clone());
+        self.memory.critic_slices.share(ranks);
+    }
+}
+
+impl Observed for Sac {
+    fn watch(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
+    fn set_probe(&mut self, probe: Probe) {
+        self.experience.probe = Some(probe);
+    }
+}
+
+impl Replays for Sac {
+    fn is_saved(&self) -> bool {
+        self.config.save_replay
+    }
+
+    fn save_replay(&self, out: &mut dyn Write) -> Result<(), Error> {
+        self.experience.save_replay(out)
+    }
+
+    fn load_replay(&mut self, snapshot: &Snapshot, input: &mut dyn Read) -> Result<(), Error> {
+        self.experience.load_replay(snapshot, input, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Activation, Collector, LearnerKind, NetConfig};
+    use rl_envs::pendulum::Pendulum;
+
+    const N_ENVS: usize = 3;
+
+    fn config() -> SacConfig {
+        SacConfig { buffer_size: 500, batch_size: 100, learning_starts: 30, save_replay: true, ..SacConfig::default() }
+    }
+
+    fn agent(config: SacConfig, learner: LearnerKind, hidden: &[usize]) -> (Sac, Collector) {
+        let collector = Collector::new(N_ENVS, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let net = NetConfig { hidden: hidden.to_vec(), learner, activation: Activation::Relu, ..NetConfig::default() };
+        let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+        let policy = SquashedGaussian::new(&obs, &actions, &net, 5).unwrap();
+        (Sac::new(policy, config, &obs, &actions, N_ENVS, 7).unwrap(), collector)
+    }
+
+    /// Collects and learns; returns the last metrics.
+    fn train(agent: &mut Sac, collector: &mut Collector, rounds: usize, pool: &Pool) -> Metrics {
+        let mut rollout = collector.rollout(2).unwrap();
+        let mut metrics = Metrics::default();
+        for _ in 0..rounds {
+            collector.collect(agent.acting(0.5), &mut rollout).unwrap();
+            metrics = agent.update(&rollout, 0.5, pool).unwrap();
+        }
+        metrics
+    }
+
+    /// Euclidean norm of a difference, relative to the second vector.
+    fn distance(a: &[f32], b: &[f32]) -> f64 {
+        let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+        let difference = norm(&mut a.iter().zip(b).map(|(a, b)| f64::from(a - b)));
+        difference / norm(&mut b.iter().map(|&b| f64::from(b)))
+    }
+
+    #[test]
+    fn an_update_of_the_kernel_is_that_of_candle() {
+        for (hidden, prioritized) in [(&[17, 9][..], false), (&[64, 64], true), (&[], false), (&[256, 256], false)] {
+            let [mut fused, mut reference] = [LearnerKind::Fused, LearnerKind::Reference].map(|learner| {
+                let config = SacConfig { learning_starts: MAX_STEPS as u64, prioritized, n_steps: 2, ..config() };
+                let (mut agent, mut collector) = agent(config, learner, hidden);
+                train(&mut agent, &mut collector, 30, &Pool::new(1).unwrap());
+                agent
+            });
+            let pool = Pool::new(2).unwrap();
+            for round in 0..3 {
+                [&mut fused, &mut reference].into_iter().for_each(|agent| agent.learn(0.5, &pool).unwrap());
+                let vectors =
+                    |agent: &Sac| [agent.memory.of_critics.clone(), agent.memory.of_actor.clone(), agent.memory.targets.clone()];
+                for (i, (found, expected)) in vectors(&fused).iter().zip(vectors(&reference)).enumerate() {
+                    let distance = distance(found, &expected);
+                    assert!(distance < 1e-4, "{hidden:?}, round {round}, vector {i}: {distance}");
+                }
+                assert!((fused.log_alpha[0] - reference.log_alpha[0]).abs() < 1e-6);
+                assert!(distance(&fused.memory.errors, &reference.memory.errors) < 1e-4);
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_with_respect_to_actions_equal_finite_differences() {
+        let (agent, _) = agent(config(), LearnerKind::Fused, &[9, 5]);
+        let (n, rows) = (40, (0..40 * 4).map(|i| ((i * 37 % 101) as f32 - 50.0) / 60.0).collect::<Vec<f32>>());
+        let (mut q, mut d_actions, mut scratches) = (vec![0.0; n], vec![0.0; n], [Vec::new(), Vec::new()]);
+        let pool = Pool::new(2).unwrap();
+        agent.critics.least_gradient(&rows, &pool, &mut scratches[0], &mut q, &mut d_actions).unwrap();
+        let least = |rows: &[f32]| {
+            let (network, f64) = (agent.critics.network(), candle_core::DType::F64);
+            let params = network.params_tensor().unwrap().to_dtype(f64).unwrap();
+            let rows = Tensor::from_slice(rows, (n, 4), &Device::Cpu).unwrap().to_dtype(f64).unwrap();
+            let [one, two] = agent.critics.forward(&params, &rows).unwrap();
+            one.minimum(&two).unwrap().to_vec1::<f64>().unwrap()
+        };
+        let mut alone = vec![0.0; n];
+        agent.critics.least(&rows, &pool, &mut scratches[1], &mut alone).unwrap();
+        assert_eq!(alone, q);
+        assert!(q.iter().zip(least(&rows)).all(|(q, exact)| (f64::from(*q) - exact).abs() < 1e-5));
+        let moved =
+            |step: f32| rows.iter().enumerate().map(|(i, x)| if i % 4 == 3 { x + step } else { *x }).collect::<Vec<f32>>();
+        let (above, below) = (least(&moved(1e-3)), least(&moved(-1e-3)));
+        let wrong = (0..n).filter(|&i| ((above[i] - below[i]) / 2e-3 - f64::from(d_actions[i])).abs() > 2e-3).count();
+        assert!(wrong <= 2, "{wrong} of {n}: few are at a kink of ReLU or of the minimum");
+    }
+
+    #[test]
+    fn a_saved_agent_continues_bit_for_bit_on_any_number_of_threads() {
+        let [mut whole, mut cut] = [(); 2].map(|()| agent(config(), LearnerKind::Fused, &[17, 9]));
+        let pools = [Pool::new(1).unwrap(), Pool::new(3).unwrap()];
+        train(&mut whole.0, &mut whole.1, 24, &pools[0]);
+        train(&mut cut.0, &mut cut.1, 12, &pools[1]);
+        let (snapshot, mut replay) = (cut.0.save().unwrap(), Vec::new());
+        cut.0.save_replay(&mut replay).unwrap();
+        let (mut resumed, _) = agent(config(), LearnerKind::Fused, &[17, 9]);
+        resumed.load(&snapshot).unwrap();
+        resumed.load_replay(&snapshot, &mut &replay[..]).unwrap();
+        assert!(resumed.save().unwrap() == snapshot);
+        train(&mut resumed, &mut cut.1, 12, &pools[0]);
+        let (saved, expected) = (resumed.save().unwrap(), whole.0.save().unwrap());
+        assert!(saved == expected);
+        assert_eq!(expected.counters.epochs, 24 * 6 - 30);
+        for broken in [CRITICS[1], ALPHA[0], STEPS, "m"] {
+            let mut snapshot = snapshot.clone();
+            snapshot.moments.retain(|(name, _)| name != broken);
+            assert!(matches!(resumed.load(&snapshot), Err(Error::Snapshot(_))), "{broken}");
+            assert!(resumed.save().unwrap() == expected, "{broken}");
+        }
+    }
+
+    #[test]
+    fn the_temperature_follows_the_entropy_and_target_critics_the_critics() {
+        for (target, rises) in [(-100.0, false), (100.0, true)] {
+            let of = SacConfig {
+                target_entropy: OrAuto::Number(target),
+                tau: 1.0,
+                learning_rate: Schedule::Constant(0.01),
+                ..config()
+            };
+            let (mut agent, mut collector) = agent(of, LearnerKind::Fused, &[17]);
+            let metrics = train(&mut agent, &mut collector, 20, &Pool::new(1).unwrap());
+            assert_eq!(agent.alpha() > 1.0, rises, "target {target}");
+            assert!(metrics.get("train/ent_coef_loss").is_some_and(f32::is_finite));
+            assert_eq!(agent.targets.network().params(), agent.critics.network().params());
+        }
+        let of = SacConfig { ent_coef: OrAuto::Number(0.2), target_update_interval: 1_000_000, ..config() };
+        let (mut agent, mut collector) = agent(of, LearnerKind::Fused, &[17]);
+        let before = agent.targets.network().params().to_vec();
+        let metrics = train(&mut agent, &mut collector, 20, &Pool::new(1).unwrap());
+        assert_eq!((metrics.get("train/ent_coef_loss"), agent.alpha()), (None, 0.2));
+        assert!(agent.targets.network().params() == before && agent.critics.network().params() != before);
+    }
+
+    #[test]
+    fn settings_are_numbers_or_auto() {
+        let read = |text: &str| toml::from_str::<toml::Table>(text).unwrap()["x"].clone().try_into::<OrAuto>();
+        assert_eq!(
+            (read("x = 0.2").unwrap(), read("x = 1").unwrap(), read("x = \"auto\"").unwrap()),
+            (OrAuto::Number(0.2), OrAuto::Number(1.0), OrAuto::Auto)
+        );
+        assert!(read("x = \"auto_0.1\"").is_err());
+        let too_small = SacConfig { ent_coef: OrAuto::Number(-1.0), ..config() };
+        assert!(too_small.check().unwrap_err().to_string().contains("a number from 0 to 1000000000, or \"auto\""));
+    }
+}
