@@ -79,6 +79,18 @@ const DQN: &[&str] = &[
     "--set",
     "dqn.save_replay=true",
 ];
+const SAC: &[&str] = &[
+    "--algo",
+    "sac",
+    "--set",
+    "sac.batch_size=128",
+    "--set",
+    "sac.learning_starts=100",
+    "--set",
+    "sac.train_freq=48",
+    "--set",
+    "sac.save_replay=true",
+];
 const SMALL: &[&str] =
     &["--envs", "12", "--seed", "7", "--set", "hidden=[32]", "--set", "eval_episodes=2", "--set", "eval_max_steps=50"];
 
@@ -116,6 +128,12 @@ fn continuous_actions_and_normalization_are_the_same_on_any_number_of_ranks() {
         learnt(&run)
     };
     assert!(of(3) == of(1));
+    let of = |n_ranks: usize| {
+        let run = dir.path().join(format!("sac-{n_ranks}"));
+        train(n_ranks, &[&["pendulum", "--steps", "576", "--run-dir", text(&run)], SMALL, SAC].concat());
+        learnt(&run)
+    };
+    assert!(of(2) == of(1));
 }
 
 #[test]
