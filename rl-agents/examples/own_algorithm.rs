@@ -52,8 +52,11 @@ impl Agent for Reinforce {
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let mut optimizer = self.optimizer.clone();
+        optimizer.load(&snapshot.moments, snapshot.counters.steps)?;
         self.policy.load(snapshot)?;
-        self.optimizer.load(&snapshot.moments, snapshot.counters.steps)
+        self.optimizer = optimizer; // nothing changes where something does not fit
+        Ok(())
     }
 }
 

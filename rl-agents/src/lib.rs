@@ -1,10 +1,10 @@
-//! Agents: PPO, A2C and DQN over one flat parameter vector.
+//! Agents: PPO, A2C, DQN and SAC over flat parameter vectors.
 //!
 //! Reading order: [`ActorCritic`] is the policy; [`collect`](mod@collect) lets it act in a batch of environments and fills a
-//! rollout; [`ppo`], [`a2c`] and [`dqn`] learn from it, one file each; they share [`params`], [`optim`] and [`distributions`].
-//! Nothing here starts a thread (except for the pool that initializes wide layers), opens a file or reads a clock.
+//! rollout; [`ppo`], [`a2c`], [`dqn`] and [`sac`] learn from it, one file each; they share [`params`], [`optim`] and
+//! [`distributions`]. Nothing here starts a thread (except for the pool that initializes wide layers), opens a file or reads a
+//! clock.
 //!
-//! ```
 //! use rl_agents::{ActorCritic, Agent, Collector, NetConfig, Ppo, PpoConfig};
 //! use rl_envs::{Pool, cartpole::CartPole};
 //!

@@ -10,6 +10,7 @@ use rl_agents::{
 use rl_envs::{ActionSpace, Space};
 
 use crate::Error;
+use crate::config::RunConfig;
 use crate::config::algo::{Algo, Algorithm, Build, Built, Concern, ReplayTraits, Traits};
 use crate::print::did_you_mean;
 
@@ -35,12 +36,18 @@ impl Algo {
     /// # Errors
     /// [`Error::Config`] if a name is taken, is no part of a path, or is not the section of the settings.
     pub fn register(own: &[Self]) -> Result<(), Error> {
+        let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<Self> = BUILT_IN.iter().chain(&*registered).copied().collect();
         for algo in own {
             let name = algo.name();
             if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
                 return Err(Error::config(format!("the algorithm \"{name}\" needs a name of letters, digits and _")));
             }
-            if Self::all().iter().any(|other| other.name() == name) || name == "env" {
+            let of_run = RunConfig::KEYS.iter().chain(NetConfig::KEYS).any(|key| key.name == name);
+            if ["env", "algo", "sweep"].contains(&name) || of_run {
+                return Err(Error::config(format!("\"{name}\" is a setting of every run; give your algorithm another name")));
+            }
+            if all.iter().any(|other| other.name() == name) {
                 return Err(Error::config(format!("another algorithm is called \"{name}\", too; give yours another name")));
             }
             if let Some(key) = algo.keys().iter().find(|key| key.name.split_once('.').is_none_or(|(section, _)| section != name))
@@ -50,8 +57,9 @@ impl Algo {
                     key.name
                 )));
             }
-            REGISTERED.write().unwrap_or_else(PoisonError::into_inner).push(*algo);
+            all.push(*algo);
         }
+        registered.extend(own);
         Ok(())
     }
 

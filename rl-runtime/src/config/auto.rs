@@ -72,13 +72,12 @@ pub(crate) fn warnings(config: &Config, entry: &Entry) -> Vec<String> {
             print::grouped(traits.minibatch as u64),
         )];
     }
-    let replay = config.algo.key("replay_on_device").map(|key| format!("{key} = true"));
-    let on_device = [
-        ("env_device = learner".into(), config.run.env_device == "learner"),
-        (replay.unwrap_or_default(), config.traits().replay.is_some_and(|replay| replay.on_device)),
-    ];
-    let set = on_device.into_iter().filter(|(_, is_set)| *is_set && choose(config, entry, 1).0 == Device::Cpu);
-    set.map(|(setting, _)| format!("{setting} has no effect: the CPU learns")).collect()
+    let keeps = traits.replay.is_some_and(|replay| replay.on_device);
+    let replay = config.algo.key("replay_on_device").filter(|_| keeps).map(|key| format!("{key} = true"));
+    let envs = (config.run.env_device == "learner").then(|| "env_device = learner".into());
+    let set: Vec<String> = envs.into_iter().chain(replay).collect();
+    let on_cpu = !set.is_empty() && choose(config, entry, 1).0 == Device::Cpu;
+    set.into_iter().filter(|_| on_cpu).map(|setting| format!("{setting} has no effect: the CPU learns")).collect()
 }
 
 /// Returns why a GPU pays for a run; the error is the reason for the CPU.

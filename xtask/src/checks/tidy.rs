@@ -28,7 +28,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Words that the code of a crate, or of one file, never contains, and the reason.
 const NEVER: &[(&str, &[&str], &str)] = &[
     ("rl-envs/src", &["cudarc", "std::process", "std::net"], "an environment touches no device, process or socket"),
-    ("rl-cuda/src", &["ppo", "Ppo", "a2c", "A2c", "dqn", "Dqn"], "the device knows no algorithm"),
+    ("rl-cuda/src", &["ppo", "Ppo", "a2c", "A2c", "dqn", "Dqn", "sac", "Sac"], "the device knows no algorithm"),
     (
         "rl-buffer/src",
         &["acrobot", "breakout", "cartpole", "catalog", "mountain_car", "mountain_car_continuous", "pendulum", "snake"],
@@ -39,9 +39,36 @@ const NEVER: &[(&str, &[&str], &str)] = &[
         &["std::fs", "std::net", "std::process", "std::time", "thread::scope", "thread::spawn", "thread::Builder"],
         "an agent starts no thread, opens no file and reads no clock",
     ),
-    ("rl-agents/src/algorithms/a2c.rs", &["crate::dqn", "crate::ppo"], "no algorithm imports another"),
-    ("rl-agents/src/algorithms/dqn.rs", &["crate::a2c", "crate::ppo"], "no algorithm imports another"),
-    ("rl-agents/src/algorithms/ppo.rs", &["crate::a2c", "crate::dqn"], "no algorithm imports another"),
+    (
+        "rl-agents/src/algorithms/a2c.rs",
+        &["algorithms::dqn", "algorithms::ppo", "algorithms::sac"],
+        "no algorithm imports another",
+    ),
+    (
+        "rl-agents/src/algorithms/dqn.rs",
+        &["algorithms::a2c", "algorithms::ppo", "algorithms::sac"],
+        "no algorithm imports another",
+    ),
+    (
+        "rl-agents/src/algorithms/ppo.rs",
+        &["algorithms::a2c", "algorithms::dqn", "algorithms::sac"],
+        "no algorithm imports another",
+    ),
+    (
+        "rl-agents/src/algorithms/sac.rs",
+        &["algorithms::a2c", "algorithms::dqn", "algorithms::ppo"],
+        "no algorithm imports another",
+    ),
+    (
+        "rl-agents/src/algorithms/on_policy.rs",
+        &["algorithms::a2c", "algorithms::dqn", "algorithms::ppo", "algorithms::sac"],
+        "a base knows no algorithm",
+    ),
+    (
+        "rl-agents/src/algorithms/replayed.rs",
+        &["algorithms::a2c", "algorithms::dqn", "algorithms::ppo", "algorithms::sac"],
+        "a base knows no algorithm",
+    ),
     ("rl-runtime/src", &["KernelInfo", "ptx"], "the runtime names no kernel"),
 ];
 

@@ -52,7 +52,7 @@ learnt from each sample: faster is then not better. Nothing but the file is writ
 pub(crate) struct TuneArgs {
     /// The environment (see `rl list`)
     env: String,
-    /// ppo, a2c or dqn
+    /// name of an algorithm
     #[arg(long, default_value = Algo::default().name())]
     algo: String,
     /// Number of environments, if it is to stay

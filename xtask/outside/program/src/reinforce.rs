@@ -117,7 +117,10 @@ impl Agent for Reinforce {
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        self.optimizer.load(&snapshot.moments, snapshot.counters.steps)?;
-        self.net.load(snapshot)
+        let mut optimizer = self.optimizer.clone();
+        optimizer.load(&snapshot.moments, snapshot.counters.steps)?;
+        self.net.load(snapshot)?;
+        self.optimizer = optimizer; // nothing changes where something does not fit
+        Ok(())
     }
 }
