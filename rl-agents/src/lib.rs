@@ -5,6 +5,7 @@
 //! [`distributions`]. Nothing here starts a thread (except for the pool that initializes wide layers), opens a file or reads a
 //! clock.
 //!
+//! ```
 //! use rl_agents::{ActorCritic, Agent, Collector, NetConfig, Ppo, PpoConfig};
 //! use rl_envs::{Pool, cartpole::CartPole};
 //!

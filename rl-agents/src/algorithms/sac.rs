@@ -8,7 +8,7 @@
 //! saved refills it with `learning_starts` env steps of the trained policy before it learns again. The networks are those of
 //! [`NetConfig`](crate::NetConfig), where Stable-Baselines3 has two hidden layers of 256 with ReLU.
 //!
-//! Read [`Sac::learn`] first. `rl train pendulum --algo sac` runs it.
+//! Read `learn` first. `rl train pendulum --algo sac` runs it.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
