@@ -415,8 +415,8 @@ impl Sac {
         self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsBegin));
         self.set_targets(update, alpha, pool)?;
         self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsEnd));
-        probe::report(self.experience.probe.as_ref(), Stage::Targets);
         self.set_actions(update, pool)?;
+        probe::report(self.experience.probe.as_ref(), Stage::Targets);
         let rate = self.config.learning_rate.at(1.0 - done);
         let alpha_loss = self.learn_alpha(rate);
         let critic_loss = self.learn_critics(rate, pool)?;
@@ -524,6 +524,7 @@ impl Sac {
         let loss = if let Some(kernel) = policy.network().kernel() {
             join(obs, actions, n, rows)?;
             critics.least_gradient(rows, pool, &mut scratches[2], q, d_actions)?;
+            probe::report(threads.probe, Stage::Backward);
             let of = ActorLoss { policy, samples: ActorSamples { noise, d_actions, alpha } };
             actor_slices.gradient(kernel, policy.network().samples(obs, None), n, threads, &of, of_actor).map(drop)?;
             let terms = log_probs.iter().zip(&*q).map(|(&log_prob, &q)| f64::from(alpha * log_prob - q));

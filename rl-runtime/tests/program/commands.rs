@@ -11,8 +11,9 @@ use crate::harness::{finish, rl, text};
 /// Parts of commands that cannot run everywhere.
 const ONLY_PARSED: [&str; 5] = ["gym:", "--device cuda", "mine.toml", "RUN", "walk"];
 /// Parts that shorten a command, by its first words.
-const SHORTER: [(&str, &str); 8] = [
+const SHORTER: [(&str, &str); 9] = [
     ("train --resume", "--steps 2048"),
+    ("train pendulum --algo sac", "--steps 200 --set hidden=[64] --set eval_episodes=2"),
     ("train", "--steps 1024 --set eval_episodes=2"),
     ("record", "--steps 4000"),
     ("tune", "--seconds 1"),
