@@ -111,11 +111,7 @@ impl DqnConfig {
     /// [`Error::Range`] or [`Error::Setting`] for the first that fails.
     pub fn check(&self) -> Result<(), Error> {
         settings::check(Self::KEYS, self)?;
-        if self.batch_size > self.buffer_size {
-            let value = self.batch_size.to_string();
-            return Err(Error::Setting { name: "batch_size", value, allowed: "a minibatch fits into buffer_size" });
-        }
-        Ok(())
+        self.replay().check()
     }
 
     /// Returns the minibatch that learns from each transition 8 times on average.

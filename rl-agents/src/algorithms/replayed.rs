@@ -40,6 +40,20 @@ pub(crate) struct ReplaySettings {
     pub(crate) priorities: Option<Priorities>,
 }
 
+impl ReplaySettings {
+    /// Checks that a minibatch fits into the memory.
+    ///
+    /// # Errors
+    /// [`Error::Setting`].
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.batch_size > self.capacity {
+            let value = self.batch_size.to_string();
+            return Err(Error::Setting { name: "batch_size", value, allowed: "a minibatch fits into buffer_size" });
+        }
+        Ok(())
+    }
+}
+
 /// A replay memory.
 enum Replay {
     Uniform(ReplayBuffer),

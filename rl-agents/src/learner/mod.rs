@@ -57,10 +57,9 @@ pub(crate) trait Learner {
     /// A device captures it as a graph: the text is the same for every minibatch of the plan.
     fn minibatch(
         &mut self,
-        plan: &Plan,
+        _plan: &Plan,
         learn: impl FnOnce(&mut Self) -> Result<ControlFlow<()>, Error>,
     ) -> Result<ControlFlow<()>, Error> {
-        let _ = plan;
         learn(self)
     }
 

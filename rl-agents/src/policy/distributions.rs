@@ -115,7 +115,7 @@ pub(crate) fn log_prob_of(log_probs: &[f32], m: usize, s: usize, heads: &[usize]
 }
 
 /// ln(2 pi) / 2
-const HALF_LN_2_PI: f32 = 0.918_938_5;
+pub(crate) const HALF_LN_2_PI: f32 = 0.918_938_5;
 
 /// Distribution of a policy's actions.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,8 +12,9 @@ use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, math, rng};
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{self, Tile};
 use crate::network::params::Layout;
+use crate::policy::distributions::HALF_LN_2_PI;
 use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
-use crate::{Acted, Acting, Choice, Error, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
+use crate::{Acted, Acting, Choice, Error, NetConfig, Policy, Scratch, Snapshot, Weights};
 
 /// Index of the means among the heads.
 const MEAN: usize = 0;
@@ -23,8 +24,6 @@ const LOG_STD: usize = 1;
 const LOG_STD_RANGE: (f32, f32) = (-20.0, 2.0);
 /// Constant added to the derivative of tanh in a logarithm.
 const EPSILON: f32 = 1e-6;
-/// ln(2 pi) / 2
-const HALF_LN_2_PI: f32 = 0.918_938_5;
 
 /// A squashed Gaussian policy over one network with two heads.
 ///
@@ -92,14 +91,6 @@ impl SquashedGaussian {
             return refuse("normalize_obs", "true".into(), "where a replay memory holds observations as they were");
         }
         Ok(())
-    }
-
-    /// Memory of a policy with these settings, computed without allocating.
-    ///
-    /// # Errors
-    /// Errors of [`SquashedGaussian::check`].
-    pub fn size(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<NetSize, Error> {
-        Ok(Self::shape(obs, actions, net)?.size(net, 2 * actions.len()))
     }
 
     fn shape(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<NetworkShape, Error> {
@@ -207,7 +198,7 @@ impl SquashedGaussian {
 
     /// Passes means and `log_std` of all observations to `choose`, tile by tile.
     ///
-    /// They are columns, (2 A, m).
+    /// A tile of m observations has 2 A columns: the means, then `log_std`.
     fn each_tile(
         &self,
         obs: ObsSlice<'_>,
