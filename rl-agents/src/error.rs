@@ -46,6 +46,18 @@ pub enum Error {
     /// Discrete actions for a continuous policy, or the reverse.
     #[error("discrete actions for a continuous policy, or the reverse; policy and environment do not fit")]
     ActionKind,
+    /// Policy, rollout and collector that disagree on the length of the policy's state.
+    #[error(
+        "the policy's state has {policy} elements, the rollout's {rollout} and the collector's {collector}: see Collector::remember"
+    )]
+    StateLen {
+        /// Elements by [`Policy::state_len`](crate::Policy::state_len).
+        policy: usize,
+        /// Elements by the rollout's shape.
+        rollout: usize,
+        /// Elements that the collector carries.
+        collector: usize,
+    },
     /// Rollout whose observations have another element type than the environments'.
     #[error("the rollout holds observations of another element type than those of the environments")]
     ObsKind,

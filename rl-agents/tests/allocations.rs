@@ -52,7 +52,7 @@ fn acting_and_minibatches_allocate_nothing() {
     let mut act = |step| {
         let choice = Choice::Sample { seed: 0, step, first_env: 0 };
         let actions = Actions::Discrete(&mut actions[..]);
-        let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values };
+        let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values, states: &mut [] };
         policy.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice }, acted, &mut scratch).unwrap();
     };
     act(0);
@@ -64,7 +64,7 @@ fn acting_and_minibatches_allocate_nothing() {
     let mut act = |step| {
         let choice = Choice::Sample { seed: 0, step, first_env: 0 };
         let actions = Actions::Continuous(&mut actions[..]);
-        let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values };
+        let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values, states: &mut [] };
         gaussian.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice }, acted, &mut scratch).unwrap();
     };
     act(0);

@@ -398,8 +398,14 @@ impl Policy for AtOnce {
         self.0.act(acting, acted, scratch)
     }
 
-    fn values(&self, obs: ObsSlice<'_>, values: &mut [f32], scratch: &mut Scratch) -> Result<(), rl_agents::Error> {
-        self.0.values(obs, values, scratch)
+    fn values(
+        &self,
+        obs: ObsSlice<'_>,
+        states: &[f32],
+        values: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> Result<(), rl_agents::Error> {
+        self.0.values(obs, states, values, scratch)
     }
 
     fn weights(&self) -> Weights<'_> {

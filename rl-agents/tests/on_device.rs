@@ -62,8 +62,12 @@ fn compare_gaussian(device: &Device) {
         let (seed, step, t, first_env, obs) = (0xFEDC_BA98_7654_3210, 1 << 32, 5, 70, vec![0.0; n]);
         let (mut expected, mut expected_log_probs, mut values) = (vec![0.0; n * a], vec![0.0; n], vec![0.0; n]);
         let acting = Acting { obs: ObsSlice::F32(&obs), masks: &[], choice: Choice::Sample { seed, step: step + t, first_env } };
-        let acted =
-            Acted { actions: Actions::Continuous(&mut expected), log_probs: &mut expected_log_probs, values: &mut values };
+        let acted = Acted {
+            actions: Actions::Continuous(&mut expected),
+            log_probs: &mut expected_log_probs,
+            values: &mut values,
+            states: &mut [],
+        };
         policy.act(acting, acted, &mut Scratch::default()).unwrap();
         let means: Vec<f32> = (0..n).flat_map(|_| (0..a).map(|j| j as f32 / 4.0)).collect();
         let [means, log_std, bounds] = [&means, &log_std, &[bounds.0, bounds.1].concat()].map(|from| upload(device, from));

@@ -64,7 +64,7 @@ fn fill(rollout: &mut Rollout, iteration: &Value, version: u64) {
             let mut columns = rollout.columns();
             let to = columns.step(t);
             (to.terminated[n], to.truncated[n]) = (u8::from(!truncated), u8::from(truncated));
-            rollout.push_final(t, n, ObsSlice::F32(&floats(&end[2])), &[]);
+            rollout.push_final(t, n, ObsSlice::F32(&floats(&end[2])), &[], &[]);
         }
     }
     let mut columns = rollout.columns();

@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rl_agents::{Acted, Acting, ActorCritic, Agent, Choice, Collector, Layout, Metrics, NetConfig, Policy, Scratch, Snapshot};
+use rl_agents::{
+    Acted, Acting, ActorCritic, Agent, Choice, Collector, Layout, Metrics, NetConfig, Policy, Scratch, Snapshot, Weights,
+};
 use rl_buffer::{Memory, ObsSlice, Rollout, RolloutShape};
 use rl_envs::cartpole::CartPole;
 use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, Env, EnvError, Obs, Pool, Rng, Space, Step};
@@ -128,6 +131,37 @@ fn envs(troubles: Vec<Trouble>, config: FaultConfig) -> BlockingEnvs<Counting> {
 
 fn policy(spaces: &(Space, ActionSpace)) -> ActorCritic {
     ActorCritic::new(&spaces.0, &spaces.1, &NetConfig { hidden: vec![4], ..NetConfig::default() }, 0).unwrap()
+}
+
+/// Policy that counts the steps of an episode of [`Counting`].
+///
+/// It panics where it disagrees with the environment.
+#[derive(Clone)]
+struct Counter;
+
+impl Policy for Counter {
+    fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), rl_agents::Error> {
+        self.values(acting.obs, acted.states, acted.values, scratch)?;
+        let Actions::Discrete(actions) = acted.actions else { panic!("discrete") };
+        actions.fill(0);
+        acted.states.iter_mut().for_each(|count| *count += 1.0);
+        Ok(())
+    }
+
+    fn values(&self, obs: ObsSlice<'_>, states: &[f32], values: &mut [f32], _: &mut Scratch) -> Result<(), rl_agents::Error> {
+        let ObsSlice::F32(obs) = obs else { panic!("f32") };
+        assert!(obs.chunks(3).map(|row| row[2]).eq(states.iter().copied()), "{obs:?} meet {states:?}");
+        values.copy_from_slice(states);
+        Ok(())
+    }
+
+    fn state_len(&self) -> usize {
+        1
+    }
+
+    fn weights(&self) -> Weights<'_> {
+        Weights { version: 0, params: Cow::Borrowed(&[]), obs: None }
+    }
 }
 
 /// Agent that never changes.
@@ -303,6 +337,36 @@ fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
     assert!(by_fault > 0 && by_fault <= counts.timeouts + counts.panics + counts.failures, "{by_fault}, {counts:?}");
     assert!(lives[0] == 1.0 && lives[1] == 2.0 && lives[2] == 2.0, "{lives:?}");
     assert!(counts.restarts >= 2);
+}
+
+#[test]
+fn the_state_of_a_policy_with_memory_belongs_to_the_environment_not_to_the_column() {
+    let fails: Trouble = |call| {
+        let failed = EnvError { cause: "no luck".into(), may_repeat: false };
+        if call % 11 == 0 { Err(failed) } else { Ok(Duration::from_micros(200)) }
+    };
+    let slow: Trouble = |_| Ok(Duration::from_millis(2));
+    let config = FaultConfig { max_restarts: 1000, ..FaultConfig::default() };
+    let any_age = FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() };
+    let mut ready = FirstComeCollector::new(envs(vec![slow, fine, fails, fails], config), 5, any_age).unwrap();
+    ready.remember(1).unwrap();
+    let (track, mut filled, mut last) = (Profile::new(false).track("test"), filled(ready.shape(5)), [None; 4]);
+    let (mut begun, mut by_fault) = (0, 0);
+    for i in 0..200 {
+        ready.collect(&Counter, i, &mut filled, &track).unwrap();
+        check_columns(&filled.rollout, &mut last);
+        let rollout = &filled.rollout;
+        let ObsSlice::F32(final_obs) = rollout.final_obs() else { panic!("f32") };
+        assert!(final_obs.chunks(3).map(|row| row[2]).eq(rollout.final_states().iter().copied()), "states at the ends");
+        for n in 0..4 {
+            assert_eq!(rollout.first_states()[n], row(rollout, 0, n)[2], "the state before step 0");
+            begun += u32::from(rollout.first_states()[n] == 0.0);
+        }
+        by_fault += final_obs.chunks(3).filter(|row| row[2] < 7.0).count();
+    }
+    assert!(begun > 50 && begun < 700 && by_fault > 20, "{begun} {by_fault}");
+    let error = ready.collect(&policy(&Counting::space()), 0, &mut filled, &track).unwrap_err().to_string();
+    assert!(error.contains("the policy's state has 0 elements, the rollout's 1 and the collector's 1"), "{error}");
 }
 
 #[test]
@@ -560,7 +624,7 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
                     assert_eq!(legal == 1, action != (here[0] + here[1]) as usize % 3, "the mask of this state");
                 }
                 let mut value = [0.0];
-                policy.values(ObsSlice::F32(&here), &mut value, &mut scratch).unwrap();
+                policy.values(ObsSlice::F32(&here), &[], &mut value, &mut scratch).unwrap();
                 assert!((rollout.values()[[t, n]] - value[0]).abs() < 1e-5, "the value of this state");
                 let taken = match rollout.actions() {
                     Actions::Discrete(actions) => {
@@ -572,7 +636,7 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
                             let choice = Choice::Sample { seed: 1, step, first_env: 0 };
                             let actions = Actions::Discrete(&mut drawn[..]);
                             let acting = Acting { obs: ObsSlice::F32(&here), masks: &legal, choice };
-                            let acted = Acted { actions, log_probs: &mut log_prob, values: &mut value };
+                            let acted = Acted { actions, log_probs: &mut log_prob, values: &mut value, states: &mut [] };
                             policy.act(acting, acted, &mut scratch).unwrap();
                             (drawn[0] == action).then_some(log_prob[0])
                         });

@@ -239,7 +239,7 @@ mod tests {
         let bias = policy.layout().tensors().iter().find(|tensor| tensor.name == "actor.0.bias").unwrap().range.start;
         policy.network_mut().change(|params| params[bias..bias + 2].copy_from_slice(&[0.6f32.ln(), 0.4f32.ln()]));
         let actions = ActionKind::Discrete { masked: None };
-        let shape = RolloutShape { n_steps: 1, n_envs: 2, obs_len: 1, obs: Dtype::F32, actions };
+        let shape = RolloutShape { n_steps: 1, n_envs: 2, obs_len: 1, obs: Dtype::F32, actions, state_len: 0 };
         let mut rollout = Rollout::new(shape).unwrap();
         let mut columns = rollout.columns();
         columns.step(0).actions.either(|actions| actions[1] = 1, |_| panic!("discrete"));

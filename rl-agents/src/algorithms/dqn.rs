@@ -1043,7 +1043,7 @@ mod tests {
                 let (mut actions, mut rest) = ([0; 4], [0.0; 8]);
                 let (log_probs, values) = rest.split_at_mut(4);
                 let obs = ObsSlice::F32(&[0.1, 0.2, -0.5, 0.3, 0.9, -0.9, 0.0, 1.0]);
-                let acted = Acted { actions: rl_envs::Actions::Discrete(&mut actions[..]), log_probs, values };
+                let acted = Acted { actions: rl_envs::Actions::Discrete(&mut actions[..]), log_probs, values, states: &mut [] };
                 policy.act(Acting { obs, masks: &[], choice }, acted, &mut scratch).unwrap();
                 actions.to_vec()
             };

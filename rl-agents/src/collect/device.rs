@@ -188,10 +188,10 @@ impl DeviceCollector {
         };
         let saved = self.envs.save_ranges(self.slices.iter().cloned())?;
         let slices = self.slices.iter().map(state).zip(saved.into_iter().map(Some)).collect();
-        let own = CollectorState { steps: self.steps, slices };
+        let own = CollectorState { steps: self.steps, slices, memory: Vec::new() };
         let Some(DeviceShare { ranks, .. }) = &self.share else { return Ok(own) };
         let slices = gather(&**ranks, Ok(own))?.into_iter().flat_map(|state| state.slices).collect();
-        Ok(CollectorState { steps: self.steps, slices })
+        Ok(CollectorState { steps: self.steps, slices, memory: Vec::new() })
     }
 
     /// Restores the state of a collector.
@@ -329,7 +329,7 @@ fn push_finals(
             (ObsRows::U8(to), Obs::U8(from)) => stream.download(to, &from.slice(n * d..(n + 1) * d))?,
             _ => {}
         }
-        rollout.push_final(t, first_env as usize + n, row.as_slice(), &[]);
+        rollout.push_final(t, first_env as usize + n, row.as_slice(), &[], &[]);
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use rl_envs::{
 use serde::{Deserialize, Serialize};
 
 use crate::collect::anomaly::{Anomalies, Anomaly, Bounds, all_finite, bad_step, guarded, not_finite, text};
+use crate::collect::memory::PolicyMemory;
 use crate::counts::ENV_STEPS;
 use crate::kernel::samples::TILE;
 use crate::kernel::slices::{MAX_SLICES, MIN_SLICE};
@@ -59,13 +60,14 @@ struct Ends {
     /// True if an episode was dropped between the previous rollout and this one.
     cut_before: bool,
     at: Vec<End>,
-    obs: ObsRows,   // (ends, D)
-    masks: Vec<u8>, // (ends, A), or empty without masks
+    obs: ObsRows,     // (ends, D)
+    masks: Vec<u8>,   // (ends, A), or empty without masks
+    states: Vec<f32>, // (ends, S)
 }
 
 impl Ends {
     fn new(obs: Dtype) -> Self {
-        Self { cut_before: false, at: Vec::new(), obs: ObsRows::zeros(obs, 0), masks: Vec::new() }
+        Self { cut_before: false, at: Vec::new(), obs: ObsRows::zeros(obs, 0), masks: Vec::new(), states: Vec::new() }
     }
 
     fn clear(&mut self) {
@@ -73,23 +75,29 @@ impl Ends {
         self.at.clear();
         self.obs.clear();
         self.masks.clear();
+        self.states.clear();
     }
 
-    fn push(&mut self, end: End, obs: ObsSlice<'_>, mask: &[u8]) {
+    fn push(&mut self, end: End, obs: ObsSlice<'_>, mask: &[u8], state: &[f32]) {
         self.at.push(end);
         self.obs.extend(obs);
         self.masks.extend_from_slice(mask);
+        self.states.extend_from_slice(state);
     }
 
     /// Adds the final observations to a rollout.
     fn report(&self, rollout: &mut Rollout) {
         rollout.cut_before |= self.cut_before;
+        let (d, s) = (rollout.shape().obs_len, rollout.shape().state_len);
         for (i, &(t, n, _)) in self.at.iter().enumerate() {
             let a = self.masks.len() / self.at.len();
-            rollout.push_final(t, n, self.obs.as_slice().row(i, rollout.shape().obs_len), &self.masks[i * a..(i + 1) * a]);
+            let (mask, state) = (&self.masks[i * a..(i + 1) * a], &self.states[i * s..(i + 1) * s]);
+            rollout.push_final(t, n, self.obs.as_slice().row(i, d), mask, state);
         }
     }
 }
+
+const ONE_ROW: &str = "a column of one row";
 
 /// Steps of a rollout for each step whose preprocessing is measured.
 ///
@@ -101,6 +109,7 @@ struct Slice {
     envs: Box<dyn VecEnv>,
     first_env: usize,
     state: State,
+    memory: PolicyMemory,
     clipped: Clipped,
     scratch: Scratch,
     clock: Clock,
@@ -183,13 +192,28 @@ pub struct CollectorState {
     pub(crate) steps: u64,
     /// State of each slice and of its environments; `None` if they cannot be saved.
     pub(crate) slices: Vec<(State, Option<Vec<u8>>)>,
+    /// States of the policy, (N, S); empty without memory or environments.
+    pub(crate) memory: Vec<f32>,
+}
+
+/// A [`CollectorState`] as it was encoded before policies had memory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CollectorWithoutMemory {
+    steps: u64,
+    slices: Vec<(State, Option<Vec<u8>>)>,
+}
+
+impl From<CollectorWithoutMemory> for CollectorState {
+    fn from(CollectorWithoutMemory { steps, slices }: CollectorWithoutMemory) -> Self {
+        Self { steps, slices, memory: Vec::new() }
+    }
 }
 
 impl CollectorState {
     /// Creates a state without environments, after `steps` lifetime steps of each.
     #[must_use]
     pub fn without_envs(steps: u64) -> Self {
-        Self { steps, slices: Vec::new() }
+        Self { steps, slices: Vec::new(), memory: Vec::new() }
     }
 
     /// Lifetime steps of each environment.
@@ -240,6 +264,7 @@ impl Slice {
         Ok(Self {
             bounds: Bounds::new(envs.observation_space()),
             raw_rewards: vec![0.0; envs.n_envs()],
+            memory: PolicyMemory::new(envs.n_envs(), 0),
             valued: (ObsRows::zeros(envs.observation_space().dtype(), 0), Vec::new()),
             envs,
             first_env,
@@ -260,7 +285,7 @@ impl Slice {
     /// Fills the slice's columns of a rollout, after `steps` lifetime steps.
     fn collect(&mut self, policy: &dyn Policy, columns: &mut RolloutColumns<'_>, seed: u64, steps: u64) -> Result<(), Error> {
         let scratch = std::mem::take(&mut self.scratch);
-        let apart = 2 * self.envs.n_envs() <= TILE && policy.values_apart();
+        let apart = self.memory.state_len() == 0 && 2 * self.envs.n_envs() <= TILE && policy.values_apart();
         let mut actor = Actor { policy, apart, scratch, seed, t: 0, step: steps };
         let (n, d) = (self.envs.n_envs(), self.envs.observation_space().len());
         self.ends.clear();
@@ -276,6 +301,7 @@ impl Slice {
         if let Some(masks) = masks {
             masks.copy_from_slice(&self.state.masks);
         }
+        columns.first_states.as_slice_mut().expect(ONE_ROW).copy_from_slice(self.memory.states());
         let n_steps = columns.n_steps();
         for t in 0..n_steps {
             (actor.t, actor.step) = (t, steps + 1 + t as u64);
@@ -283,7 +309,8 @@ impl Slice {
             let (obs, masks, (actions, log_probs, values)) = columns.act(t);
             let values = if apart { &mut [] } else { values };
             let begin = (self.clock)();
-            policy.act(Acting { obs, masks, choice }, Acted { actions, log_probs, values }, &mut actor.scratch)?;
+            let acted = Acted { actions, log_probs, values, states: self.memory.acting() };
+            policy.act(Acting { obs, masks, choice }, acted, &mut actor.scratch)?;
             self.acted += (self.clock)() - begin;
             let step = self.clipped.clip(columns.step(t));
             let stepped = || guarded(&mut *self.envs, actor.step, |envs| envs.step_into(step));
@@ -306,16 +333,18 @@ impl Slice {
                 episode.length += 1;
                 if step.terminated[i] | step.truncated[i] == 1 {
                     let end = (t, self.first_env + i, Some(std::mem::take(episode)));
-                    self.ends.push(end, final_obs.row(i, d), &final_masks[i * a..(i + 1) * a]);
+                    let state = self.memory.state_mut(i);
+                    self.ends.push(end, final_obs.row(i, d), &final_masks[i * a..(i + 1) * a], state);
+                    state.fill(0.0);
                 }
             }
         }
         self.preprocessed = self.preprocessed * n_steps as u64 / n_steps.div_ceil(MEASURED).max(1) as u64;
         columns.obs(n_steps).copy_to(self.state.obs.as_mut_slice());
         self.state.masks.copy_from_slice(columns.masks(n_steps));
-        let values = columns.last_values.as_slice_mut().expect("one row of values");
+        let values = columns.last_values.as_slice_mut().expect(ONE_ROW);
         let begin = (self.clock)();
-        policy.values(self.state.obs.as_slice(), values, &mut actor.scratch)?;
+        policy.values(self.state.obs.as_slice(), self.memory.states(), values, &mut actor.scratch)?;
         if apart {
             self.value(columns, &mut actor)?;
         }
@@ -334,7 +363,7 @@ impl Slice {
             obs.clear();
             steps.clone().for_each(|t| obs.extend(columns.obs(t)));
             values.resize(steps.len() * n, 0.0);
-            actor.policy.values(obs.as_slice(), values, &mut actor.scratch)?;
+            actor.policy.values(obs.as_slice(), &[], values, &mut actor.scratch)?;
             for (t, values) in steps.zip(values.chunks_exact(n)) {
                 columns.values.row_mut(t).iter_mut().zip(values).for_each(|(to, value)| *to = *value);
             }
@@ -447,6 +476,12 @@ impl Slice {
     ///
     /// The observation that `t` acted on becomes the final one.
     fn truncate_before(&mut self, columns: &mut RolloutColumns<'_>, t: usize, i: usize) {
+        // The step that is repeated begins an episode.
+        let state = self.memory.give_up(i);
+        if t == 0 {
+            let states = columns.first_states.as_slice_mut().expect(ONE_ROW);
+            states[i * state.len()..(i + 1) * state.len()].fill(0.0);
+        }
         if std::mem::take(&mut self.state.running[i]).length == 0 {
             return; // its last episode has already ended
         }
@@ -457,7 +492,7 @@ impl Slice {
         columns.steps.truncated[[t - 1, i]] = 1;
         let (masks, n) = (columns.masks(t), self.envs.n_envs());
         let mask = &masks[masks.len() / n * i..masks.len() / n * (i + 1)];
-        self.ends.push((t - 1, self.first_env + i, None), columns.obs(t).row(i, self.bounds.d), mask);
+        self.ends.push((t - 1, self.first_env + i, None), columns.obs(t).row(i, self.bounds.d), mask, state);
     }
 
     /// Restarts environment `i`, with its next episode from row `t` on.
@@ -486,7 +521,8 @@ impl Slice {
             },
         );
         let values = if apart { &mut [] } else { &mut values[i..=i] };
-        let acted = Acted { actions, log_probs: &mut log_probs[i..=i], values };
+        let states = self.memory.state_mut(i);
+        let acted = Acted { actions, log_probs: &mut log_probs[i..=i], values, states };
         policy.act(Acting { obs: obs.row(i, self.bounds.d), masks, choice }, acted, scratch)?;
         let one = self.clipped.clip(columns.step(t).env(i));
         guarded(&mut *self.envs, step, |envs| envs.repeat_step(i, one))?;
@@ -567,6 +603,13 @@ impl Collector {
         self
     }
 
+    /// Carries states of `len` elements from step to step, for a policy with memory.
+    ///
+    /// See [`Policy::state_len`]. States begin as zeros.
+    pub fn remember(&mut self, len: usize) {
+        self.slices.iter_mut().for_each(|slice| slice.memory = PolicyMemory::new(slice.envs.n_envs(), len));
+    }
+
     /// Uses `clock` to measure policy and preprocessing.
     ///
     /// See [`Collector::acted`] and [`Collector::preprocessed`].
@@ -636,7 +679,8 @@ impl Collector {
     /// Dimensions of a rollout of `n_steps` steps of these environments.
     #[must_use]
     pub fn shape(&self, n_steps: usize) -> RolloutShape {
-        RolloutShape::new(n_steps, self.n_envs(), self.observation_space(), self.action_space())
+        let shape = RolloutShape::new(n_steps, self.n_envs(), self.observation_space(), self.action_space());
+        shape.with_state_len(self.slices[0].memory.state_len())
     }
 
     /// Creates an empty rollout of `n_steps` steps for these environments.
@@ -656,6 +700,10 @@ impl Collector {
     /// environments and of candle. The collector must not be used again then.
     pub fn collect(&mut self, policy: &dyn Policy, rollout: &mut Rollout) -> Result<Vec<Episode>, Error> {
         let (seed, steps, shape) = (self.seed, self.steps, rollout.shape());
+        let state_len = self.slices[0].memory.state_len();
+        if [policy.state_len(), shape.state_len] != [state_len; 2] {
+            return Err(Error::StateLen { collector: state_len, policy: policy.state_len(), rollout: shape.state_len });
+        }
         rollout.clear();
         rollout.contiguous = true;
         rollout.env_idx_mut().iter_mut().zip(0..).for_each(|(to, env_idx)| *to = env_idx);
@@ -694,6 +742,7 @@ impl Collector {
             own.at.extend_from_slice(&ends.at);
             own.obs.extend(ends.obs.as_slice());
             own.masks.extend_from_slice(&ends.masks);
+            own.states.extend_from_slice(&ends.states);
         }
         let own = (own, self.own_anomalies());
         let Some(Shared { ranks, columns, anomalies, .. }) = &mut self.shared else { return result };
@@ -713,15 +762,23 @@ impl Collector {
     pub fn save(&self) -> Result<CollectorState, Error> {
         let save = |slice: &Slice| Ok((slice.state.clone(), Some(slice.envs.save()?)));
         let own = match self.slices.iter().map(save).collect() {
-            Ok(slices) => Ok(CollectorState { steps: self.steps, slices }),
+            Ok(slices) => {
+                let memory = self.slices.iter().flat_map(|slice| slice.memory.states()).copied().collect();
+                Ok(CollectorState { steps: self.steps, slices, memory })
+            }
             Err(rl_envs::Error::CannotSave) => Ok(CollectorState::without_envs(self.steps)),
             Err(error) => Err(error.into()),
         };
         let Some(shared) = &self.shared else { return own };
         let all = gather(&*shared.ranks, own)?;
-        let has_envs = all.iter().all(CollectorState::has_envs);
-        let slices = all.into_iter().filter(|_| has_envs).flat_map(|state| state.slices).collect();
-        Ok(CollectorState { steps: self.steps, slices })
+        let mut whole = CollectorState::without_envs(self.steps);
+        if all.iter().all(CollectorState::has_envs) {
+            for state in all {
+                whole.slices.extend(state.slices);
+                whole.memory.extend(state.memory);
+            }
+        }
+        Ok(whole)
     }
 
     /// Restores a saved state; environments that were not saved begin new episodes.
@@ -731,10 +788,18 @@ impl Collector {
     /// # Errors
     /// [`Error::Snapshot`] if the state does not fit; errors of [`VecEnv::load`].
     pub fn load(&mut self, mut saved: CollectorState) -> Result<(), Error> {
-        if let Some(Shared { ranks, n_slices, .. }) = &self.shared
+        let (other, len) =
+            (|| Error::Snapshot("it belongs to another batch of environments".into()), self.slices[0].memory.state_len());
+        let n_states = if saved.has_envs() { self.n_envs() * len } else { 0 };
+        if saved.memory.len() != n_states {
+            return Err(other());
+        }
+        if let Some(Shared { ranks, n_slices, columns, .. }) = &self.shared
             && saved.slices.len() == *n_slices
         {
             saved.slices = saved.slices.drain(share(*n_slices, ranks.rank(), ranks.n_ranks())).collect();
+            let Range { start, end } = columns[ranks.rank()];
+            saved.memory = saved.memory.drain((start * len).min(n_states)..(end * len).min(n_states)).collect();
         }
         let fits = |(old, (state, _)): (&Slice, &(State, _))| {
             let same_masks = state.masks.len() == old.state.masks.len();
@@ -746,11 +811,13 @@ impl Collector {
         }
         let fit = saved.slices.len() == self.slices.len() && self.slices.iter().zip(&saved.slices).all(fits);
         if !fit && !saved.slices.is_empty() {
-            return Err(Error::Snapshot("it belongs to another batch of environments".into()));
+            return Err(other());
         }
+        let mut states = saved.memory.into_iter();
         let mut saved_slices = saved.slices.into_iter();
         for slice in &mut self.slices {
             slice.unchecked = true;
+            slice.memory.states_mut().iter_mut().for_each(|state| *state = states.next().unwrap_or(0.0));
             slice.state = match saved_slices.next() {
                 Some((state, Some(envs))) => {
                     slice.envs.load(&envs)?;

@@ -29,9 +29,10 @@
 pub(crate) mod anomaly;
 pub(crate) mod device;
 pub(crate) mod lockstep;
+mod memory;
 pub(crate) mod play;
 
-pub use lockstep::{Collector, CollectorState, Episode};
+pub use lockstep::{Collector, CollectorState, CollectorWithoutMemory, Episode};
 
 #[cfg(doc)]
 use crate::settings::OnNonfinite;

@@ -6,6 +6,7 @@ use rl_envs::{Steps, VecEnv};
 
 use crate::collect::anomaly::{Anomaly, Bounds, all_finite, bad_step, guarded, not_finite, text};
 use crate::collect::lockstep::{Clipped, Episode, of_env};
+use crate::collect::memory::PolicyMemory;
 use crate::settings::OnNonfinite;
 use crate::{Acted, Acting, Choice, Error, Policy, Scratch};
 
@@ -81,6 +82,7 @@ pub fn evaluate_with(
     let bounds = Bounds::new(envs.observation_space());
     let (mut over, mut replayed, mut cut) = (vec![false; n], vec![false; n], 0);
     let mut scratch = Scratch::default();
+    let mut memory = PolicyMemory::new(n, policy.state_len());
     let mut step = 0;
     let not_finite_at = |env_idx: usize, step, action, what| {
         Error::NotFinite(Anomaly { env_idx: first_env as usize + env_idx, step, action, what })
@@ -94,7 +96,12 @@ pub fn evaluate_with(
         step += 1;
         let choice = if stochastic { Choice::Sample { seed, step, first_env } } else { Choice::Greedy };
         let masks = steps.masks.as_ref().map_or(&[][..], |[masks, _]| masks);
-        let acted = Acted { actions: steps.actions.as_mut_slice(), log_probs: &mut log_probs, values: &mut values };
+        let acted = Acted {
+            actions: steps.actions.as_mut_slice(),
+            log_probs: &mut log_probs,
+            values: &mut values,
+            states: memory.states_mut(),
+        };
         policy.act(Acting { obs: steps.obs.as_slice(), masks, choice }, acted, &mut scratch)?;
         let columns = clipped.clip(steps.view_mut());
         guarded(envs, step, |envs| envs.step_into(columns))?;
@@ -106,6 +113,7 @@ pub fn evaluate_with(
             let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
             let (obs, masks) = of_env((steps.obs.as_mut_slice(), masks), i, d);
             guarded(envs, step, |envs| envs.restart(i, obs, masks))?;
+            memory.state_mut(i).fill(0.0);
             replayed[i] = true;
         }
         raw_rewards.copy_from_slice(&steps.rewards);
@@ -124,6 +132,7 @@ pub fn evaluate_with(
                 let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
                 let (obs, masks) = of_env((steps.obs.as_mut_slice(), masks), i, d);
                 guarded(envs, step, |envs| envs.restart(i, obs, masks))?;
+                memory.state_mut(i).fill(0.0);
                 if let Some(what) = not_finite(steps.obs.as_slice().row(i, d)) {
                     return Err(not_finite_at(i, step, None, what));
                 }
@@ -135,6 +144,9 @@ pub fn evaluate_with(
         }
         for (i, over) in over.iter_mut().enumerate() {
             *over |= steps.done(i);
+            if steps.done(i) {
+                memory.state_mut(i).fill(0.0);
+            }
         }
         if step == u64::from(max_steps) {
             cut += over.iter().filter(|over| !**over).count();

@@ -111,7 +111,7 @@ impl DeviceShare {
             latest.push(std::iter::repeat_n(None, n - episodes.len()).chain(episodes.into_iter().map(Some)));
             if rank != ranks.rank() {
                 let rows = (0..final_at.len()).map(|i| final_obs.as_slice().row(i, d));
-                final_at.iter().zip(rows).for_each(|(&(t, n), obs)| rollout.push_final(t, n, obs, &[]));
+                final_at.iter().zip(rows).for_each(|(&(t, n), obs)| rollout.push_final(t, n, obs, &[], &[]));
             }
         }
         let rank_of_env: Vec<usize> =

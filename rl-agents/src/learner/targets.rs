@@ -53,7 +53,7 @@ impl Targets {
         lambda: f32,
     ) -> Result<Self, Error> {
         let mut final_values = vec![0.0; rollout.final_at().len()];
-        policy.values(rollout.final_obs(), &mut final_values, &mut Scratch::default())?;
+        policy.values(rollout.final_obs(), rollout.final_states(), &mut final_values, &mut Scratch::default())?;
         let mut next_values = Array2::zeros(rollout.values().dim());
         rollout.next_values(&final_values, next_values.view_mut());
         let mut advantages = Array2::zeros(rollout.values().dim());
@@ -79,9 +79,9 @@ impl Targets {
         let (n_steps, n_envs) = rollout.values().dim();
         let mut scratch = Scratch::default();
         let (mut final_values, mut last_values) = (vec![0.0; rollout.final_at().len()], Array1::zeros(n_envs));
-        policy.values(rollout.final_obs(), &mut final_values, &mut scratch)?;
+        policy.values(rollout.final_obs(), &[], &mut final_values, &mut scratch)?;
         let last_obs = rollout.obs_rows(n_steps * n_envs..(n_steps + 1) * n_envs);
-        policy.values(last_obs, last_values.as_slice_mut().expect(CONTIGUOUS), &mut scratch)?;
+        policy.values(last_obs, &[], last_values.as_slice_mut().expect(CONTIGUOUS), &mut scratch)?;
         let [mut next_values, mut advantages, mut returns] = [(); 3].map(|()| Array2::zeros((n_steps, n_envs)));
         rollout.next_values_of(values.view(), last_values.view(), &final_values, next_values.view_mut());
         let steps = returns::Outcomes { rewards, ..rollout.outcomes(next_values.view()) };
@@ -181,7 +181,7 @@ fn judge(
     pool.each(&mut work, &|(rows, log_probs, values, scratch, result)| {
         let obs = rollout.obs_rows(rows.clone());
         if !with_log_probs {
-            *result = policy.values(obs, values, scratch);
+            *result = policy.values(obs, &[], values, scratch);
             return;
         }
         let TileScratch { workspace, outputs, chosen, .. } = policy.network().tile_scratch(scratch, a);
@@ -265,7 +265,7 @@ mod tests {
         let (now, fused) = (policy(LearnerKind::Reference), policy(LearnerKind::Fused));
         let valued = |obs, n| {
             let mut values = vec![0.0; n];
-            now.values(obs, &mut values, &mut Scratch::default()).unwrap();
+            now.values(obs, &[], &mut values, &mut Scratch::default()).unwrap();
             values
         };
         let n_ends = rollout.final_at().len();

@@ -373,7 +373,7 @@ mod tests {
 
     fn rollout(n_steps: usize, n_envs: usize, obs: Dtype) -> Rollout {
         let actions = ActionKind::Discrete { masked: None };
-        Rollout::new(RolloutShape { n_steps, n_envs, obs_len: 3, obs, actions }).unwrap()
+        Rollout::new(RolloutShape { n_steps, n_envs, obs_len: 3, obs, actions, state_len: 0 }).unwrap()
     }
 
     #[test]
@@ -474,7 +474,7 @@ mod tests {
                 let (mut actions, mut log_probs, mut values) = ([0; 40], [0.0; 40], [0.0; 40]);
                 let actions = Actions::Discrete(&mut actions[..]);
                 let acting = Acting { obs: rollout.obs_rows(0..40), masks: &[], choice: Choice::Greedy };
-                let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values };
+                let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values, states: &mut [] };
                 policy.act(acting, acted, &mut Scratch::default()).unwrap();
                 values
             });

@@ -321,7 +321,8 @@ impl Clone for ActorCritic {
 
 impl Policy for ActorCritic {
     fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
-        let (scratch, Acted { actions, log_probs, values }) = (self.network.tile_scratch(scratch, self.n_actions), acted);
+        let (scratch, Acted { actions, log_probs, values, states: _ }) =
+            (self.network.tile_scratch(scratch, self.n_actions), acted);
         match (actions, &self.distribution) {
             (Actions::Discrete(actions), Distribution::Categorical { heads }) => {
                 self.act_discrete(acting, heads, scratch, (actions, log_probs, values))
@@ -333,7 +334,7 @@ impl Policy for ActorCritic {
         }
     }
 
-    fn values(&self, obs: ObsSlice<'_>, values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error> {
+    fn values(&self, obs: ObsSlice<'_>, _: &[f32], values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error> {
         let workspace = &mut self.network.tile_scratch(scratch, self.n_actions).workspace;
         if let (Some(kernel), Some(workspace)) = (self.network.kernel(), workspace) {
             let (actor, critic) = self.chains();

@@ -58,6 +58,8 @@ pub struct Acted<'a> {
     pub log_probs: &'a mut [f32],
     /// Values of the observations (N); may be empty if [`Policy::values_apart`].
     pub values: &'a mut [f32],
+    /// States of the policy (N, S), replaced by the next ones; empty without memory.
+    pub states: &'a mut [f32],
 }
 
 impl Acted<'_> {
@@ -117,13 +119,23 @@ pub trait Policy: CopyPolicy + Send + Sync {
 
     /// Writes the values (N) of N observations.
     ///
+    /// `states` (N, S) are those that the policy would act with; it leaves them as they are.
+    ///
     /// # Errors
     /// Errors of candle.
-    fn values(&self, obs: ObsSlice<'_>, values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error>;
+    fn values(&self, obs: ObsSlice<'_>, states: &[f32], values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error>;
+
+    /// Number of elements S of the policy's state; 0 without memory.
+    ///
+    /// The state is carried from step to step. The caller keeps a row of it for each environment, with zeros at the first step of an episode: see [`Acted::states`].
+    fn state_len(&self) -> usize {
+        0
+    }
 
     /// True if [`Policy::values`] may compute values after acting.
     ///
     /// It computes them for many observations at once, which is faster if the value function shares no layers with the policy.
+    /// A policy with memory returns false.
     fn values_apart(&self) -> bool {
         false
     }

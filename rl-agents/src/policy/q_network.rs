@@ -308,7 +308,7 @@ impl Policy for QNetwork {
     /// An action is random if word 0 of block 0 of the environment's stream [`Purpose::Policy`] at this step, as a uniform
     /// number, is below epsilon; word 1 selects it.
     fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
-        let (Acting { obs, masks, choice }, Acted { actions, log_probs, values }) = (acting, acted);
+        let (Acting { obs, masks, choice }, Acted { actions, log_probs, values, states: _ }) = (acting, acted);
         let Actions::Discrete(actions) = actions else { return Err(Error::ActionKind) };
         let a = self.n_actions;
         log_probs.fill(0.0);
@@ -329,7 +329,7 @@ impl Policy for QNetwork {
         })
     }
 
-    fn values(&self, obs: ObsSlice<'_>, values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error> {
+    fn values(&self, obs: ObsSlice<'_>, _: &[f32], values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error> {
         self.each_tile(obs, values.len(), scratch, &mut |range, q| {
             let m = range.len();
             for (s, i) in range.enumerate() {
@@ -371,7 +371,7 @@ mod tests {
         let net = NetConfig { hidden: vec![17, 33], ..NetConfig::default() };
         let values = |policy: &dyn Policy| {
             let (obs, mut values) = (ObsSlice::F32(&[0.3, -0.4, 0.5, 0.6, 0.7, -0.8]), [0.0; 2]);
-            policy.values(obs, &mut values, &mut Scratch::default()).unwrap();
+            policy.values(obs, &[], &mut values, &mut Scratch::default()).unwrap();
             values
         };
         let fresh = crate::ActorCritic::new(&space, &actions, &net, 3).unwrap();

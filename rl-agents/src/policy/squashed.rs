@@ -316,7 +316,7 @@ impl Clone for SquashedGaussian {
 impl Policy for SquashedGaussian {
     /// Writes actions, log-probabilities of the squashed ones, and zeros for values.
     fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
-        let (Acting { obs, choice, .. }, Acted { actions, log_probs, values }) = (acting, acted);
+        let (Acting { obs, choice, .. }, Acted { actions, log_probs, values, states: _ }) = (acting, acted);
         let Actions::Continuous(actions) = actions else { return Err(Error::ActionKind) };
         let a = self.n_actions();
         values.fill(0.0);
@@ -346,7 +346,7 @@ impl Policy for SquashedGaussian {
         })
     }
 
-    fn values(&self, _: ObsSlice<'_>, values: &mut [f32], _: &mut Scratch) -> Result<(), Error> {
+    fn values(&self, _: ObsSlice<'_>, _: &[f32], values: &mut [f32], _: &mut Scratch) -> Result<(), Error> {
         values.fill(0.0);
         Ok(())
     }
@@ -385,7 +385,12 @@ mod tests {
         let range = |step: u64, choice: Option<Choice>| {
             let (mut drawn, mut log_probs, mut values) = (vec![0.0; 2 * n], vec![0.0; n], vec![1.0; n]);
             let choice = choice.unwrap_or(Choice::Sample { seed: 1, step, first_env: 0 });
-            let acted = Acted { actions: Actions::Continuous(&mut drawn), log_probs: &mut log_probs, values: &mut values };
+            let acted = Acted {
+                actions: Actions::Continuous(&mut drawn),
+                log_probs: &mut log_probs,
+                values: &mut values,
+                states: &mut [],
+            };
             policy
                 .act(Acting { obs: ObsSlice::F32(&vec![0.3; 2 * n]), masks: &[], choice }, acted, &mut Scratch::default())
                 .unwrap();

@@ -318,7 +318,7 @@ mod tests {
             .flat_map(|device| actions.map(|actions| (device, actions)))
             .flat_map(|(device, actions)| [Dtype::F32, Dtype::U8].map(|obs| (device, actions, obs)))
         {
-            let shape = RolloutShape { n_steps: 3, n_envs: 33, obs_len: 5, obs, actions };
+            let shape = RolloutShape { n_steps: 3, n_envs: 33, obs_len: 5, obs, actions, state_len: 0 };
             let stream = device.stream().unwrap();
             let pinned: Arc<dyn Memory> = Arc::new(Pinned(device.clone()));
             let streamed: Arc<dyn Memory> = Arc::new(Streamed::new(device.stream().unwrap()));

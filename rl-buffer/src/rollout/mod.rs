@@ -28,6 +28,8 @@ pub struct RolloutShape {
     pub obs: Dtype,
     /// Kind of actions.
     pub actions: ActionKind,
+    /// Number of elements S of the policy's state; 0 without memory.
+    pub state_len: usize,
 }
 
 /// T steps of N environments.
@@ -67,6 +69,7 @@ pub struct RolloutShape {
 /// | values of the observations after the last step | (N) | f32 |
 /// | index of each column's environment | (N) | u32 |
 /// | version of the policy that acted in each column | (N) | u64 |
+/// | state of the policy before step 0, zeros at an episode's first step | (N, S) | f32 |
 ///
 /// The lists of ended episodes are not part of the slab, because their lengths are known only afterwards.
 #[derive(Clone, Debug)]
@@ -94,6 +97,8 @@ pub struct Rollout {
     final_obs: ObsRows,
     /// Legal actions at the last observations, A bytes each; empty without masks.
     final_masks: Vec<u8>,
+    /// States of the policy at the last observations, S elements each.
+    final_states: Vec<f32>,
 }
 
 /// Positions of the columns in the slab.
@@ -105,6 +110,7 @@ pub(crate) struct Columns {
     pub(crate) last_values: Span<f32>,
     env_idx: Span<u32>,
     policy_version: Span<u64>,
+    first_states: Span<f32>,
 }
 
 /// Rows of the columns of a rollout: (T, n A), (T, n), and so on.
@@ -127,6 +133,8 @@ pub struct RolloutColumns<'a> {
     pub values: ArrayViewMut2<'a, f32>,
     /// Values of the observations after the last step, (1, n).
     pub last_values: ArrayViewMut2<'a, f32>,
+    /// States of the policy before step 0, (1, n S).
+    pub first_states: ArrayViewMut2<'a, f32>,
 }
 
 const CONTIGUOUS: &str = "a row of columns is contiguous";
@@ -166,9 +174,16 @@ impl RolloutColumns<'_> {
         let (log_probs, other_log_probs) = split(self.log_probs, n, all);
         let (values, other_values) = split(self.values, n, all);
         let (last_values, other_last_values) = split(self.last_values, n, all);
+        let (first_states, other_first_states) = split(self.first_states, n, all);
         (
-            Self { steps, log_probs, values, last_values },
-            Self { steps: other_steps, log_probs: other_log_probs, values: other_values, last_values: other_last_values },
+            Self { steps, log_probs, values, last_values, first_states },
+            Self {
+                steps: other_steps,
+                log_probs: other_log_probs,
+                values: other_values,
+                last_values: other_last_values,
+                first_states: other_first_states,
+            },
         )
     }
 
@@ -190,7 +205,7 @@ impl RolloutColumns<'_> {
             Actions::Discrete(actions) => rows(actions, visit),
             Actions::Continuous(actions) => rows(actions, visit),
         }
-        for columns in [rewards, &mut self.log_probs, &mut self.values, &mut self.last_values] {
+        for columns in [rewards, &mut self.log_probs, &mut self.values, &mut self.last_values, &mut self.first_states] {
             rows(columns, visit);
         }
         for columns in [terminated, truncated].into_iter().chain(masks.iter_mut().map(|[masks, _]| masks)) {
@@ -270,7 +285,13 @@ impl RolloutShape {
     /// Dimensions of `n_steps` steps of `n_envs` environments of these spaces.
     #[must_use]
     pub fn new(n_steps: usize, n_envs: usize, obs: &Space, actions: &ActionSpace) -> Self {
-        Self { n_steps, n_envs, obs_len: obs.len(), obs: obs.dtype(), actions: actions.kind() }
+        Self { n_steps, n_envs, obs_len: obs.len(), obs: obs.dtype(), actions: actions.kind(), state_len: 0 }
+    }
+
+    /// Dimensions for a policy whose state has `len` elements.
+    #[must_use]
+    pub fn with_state_len(self, len: usize) -> Self {
+        Self { state_len: len, ..self }
     }
 
     /// Bytes of a rollout; lists of final observations do not count.
@@ -291,7 +312,7 @@ impl RolloutShape {
 impl Columns {
     /// Places the columns of a rollout in the order of [`Rollout::columns`].
     pub(crate) fn new(shape: &RolloutShape) -> (Self, Layout) {
-        let RolloutShape { n_steps, n_envs, obs_len, obs, actions } = *shape;
+        let RolloutShape { n_steps, n_envs, obs_len, obs, actions, state_len } = *shape;
         let row = StepLens::rows(n_envs, (obs, obs_len), actions);
         let after = n_steps.saturating_add(1);
         let steps = |len: usize| (n_steps, len);
@@ -312,6 +333,7 @@ impl Columns {
             last_values: layout.push(1, n_envs),
             env_idx: layout.push(1, n_envs),
             policy_version: layout.push(1, n_envs),
+            first_states: layout.push(1, n_envs.saturating_mul(state_len)),
         };
         (columns, layout)
     }
@@ -355,6 +377,7 @@ impl Rollout {
             final_at: Vec::new(),
             final_obs: ObsRows::zeros(shape.obs, 0),
             final_masks: Vec::new(),
+            final_states: Vec::new(),
         };
         rollout.env_idx_mut().iter_mut().zip(0..).for_each(|(to, env_idx)| *to = env_idx);
         Ok(rollout)
@@ -387,10 +410,15 @@ impl Rollout {
 
     /// Borrows all columns, to be split and filled by several threads.
     pub fn columns(&mut self) -> RolloutColumns<'_> {
-        let Columns { steps, log_probs, values, last_values, .. } = self.columns;
+        let Columns { steps, log_probs, values, last_values, env_idx: _, policy_version: _, first_states } = self.columns;
         let mut cut = self.slab.cut();
-        let steps = visit!(Steps, steps, |span| cut.array(span));
-        RolloutColumns { steps, log_probs: cut.array(log_probs), values: cut.array(values), last_values: cut.array(last_values) }
+        RolloutColumns {
+            steps: visit!(Steps, steps, |span| cut.array(span)),
+            log_probs: cut.array(log_probs),
+            values: cut.array(values),
+            last_values: cut.array(last_values),
+            first_states: cut.array(first_states),
+        }
     }
 
     /// Removes the final observations, so that the rollout can be filled again.
@@ -400,6 +428,7 @@ impl Rollout {
         self.continues.clear();
         self.final_at.clear();
         self.final_masks.clear();
+        self.final_states.clear();
         self.final_obs.clear();
     }
 
@@ -516,6 +545,12 @@ impl Rollout {
         self.slab.get_mut(self.columns.policy_version)
     }
 
+    /// Returns the states of the policy before step 0, (N, S).
+    #[must_use]
+    pub fn first_states(&self) -> &[f32] {
+        self.slab.get(self.columns.first_states)
+    }
+
     /// Begins to copy the rollout to its device.
     ///
     /// Does nothing unless the memory is [`Streamed`](crate::Streamed). A later
@@ -540,8 +575,9 @@ impl Rollout {
     /// step overwrites it.
     ///
     /// # Panics
-    /// If there is no such step.
+    /// If there is no such step, or the policy has a state: that is [`Rollout::push_final`]'s.
     pub fn record_ends(&mut self, t: usize) {
+        assert_eq!(self.shape.state_len, 0, "the states at the ends are not known");
         let d = self.shape.obs_len;
         let Steps { obs: _, actions: _, rewards: _, terminated, truncated, final_obs, masks } = self.columns.steps;
         let flags = |span: Span<u8>| &self.slab.get(span)[t * span.width..][..span.width];
@@ -557,28 +593,34 @@ impl Rollout {
         }
     }
 
-    /// Records that step `t` ended an episode of column `n` with `obs` and `mask`.
+    /// Records the last observation of an episode of column `n` that step `t` ended.
     ///
-    /// `mask` is empty without masks.
+    /// `mask` is empty without masks. `state` is the policy's after it has acted in step `t`, empty without memory.
     ///
     /// # Panics
-    /// If type or length of `obs` differ from the rollout's.
-    pub fn push_final(&mut self, t: usize, n: usize, obs: ObsSlice<'_>, mask: &[u8]) {
+    /// If type or length of `obs`, or the length of `state`, differ from the rollout's.
+    pub fn push_final(&mut self, t: usize, n: usize, obs: ObsSlice<'_>, mask: &[u8], state: &[f32]) {
         assert_eq!(obs.len(), self.shape.obs_len, "a final observation of another length");
         self.final_obs.extend(obs);
         self.final_masks.extend_from_slice(mask);
+        self.push_end(t, n, state);
+    }
+
+    fn push_end(&mut self, t: usize, n: usize, state: &[f32]) {
+        assert_eq!(state.len(), self.shape.state_len, "a final state of another length");
+        self.final_states.extend_from_slice(state);
         self.final_at.push((t, n));
     }
 
     /// Records that step `t` ended an episode of column `n`.
     ///
-    /// The final observation is row t + 1, so the environment must not have been reset yet. After a step of a
+    /// `state` is as in [`Rollout::push_final`]. The final observation is row t + 1, so the environment must not have been reset yet. After a step of a
     /// [`VecEnv`](rl_envs::VecEnv), which resets within the step, that row is the next episode's first observation: use
     /// [`Rollout::record_ends`].
     ///
     /// # Panics
-    /// If there is no such step.
-    pub fn end(&mut self, t: usize, n: usize) {
+    /// If there is no such step, or the length of `state` differs from the rollout's.
+    pub fn end(&mut self, t: usize, n: usize, state: &[f32]) {
         let (d, n_envs, Steps { obs, masks, .. }) = (self.shape.obs_len, self.shape.n_envs, self.columns.steps);
         let obs: ObsSlice<'_> = visit!(Obs, obs, |span| self.slab.get(span));
         self.final_obs.extend(obs.row((t + 1) * n_envs + n, d));
@@ -586,7 +628,7 @@ impl Rollout {
             let a = masks.width / n_envs;
             self.final_masks.extend_from_slice(&self.slab.get(masks)[(t + 1) * masks.width + n * a..][..a]);
         }
-        self.final_at.push((t, n));
+        self.push_end(t, n, state);
     }
 
     /// Position (t, n) of each episode's end, in the order of final observations.
@@ -605,6 +647,12 @@ impl Rollout {
     #[must_use]
     pub fn final_masks(&self) -> &[u8] {
         &self.final_masks
+    }
+
+    /// Returns the states of the policy at the final observations, S elements each.
+    #[must_use]
+    pub fn final_states(&self) -> &[f32] {
+        &self.final_states
     }
 
     /// Writes the value of the observation after each step, (T, N).
@@ -655,7 +703,7 @@ impl Rollout {
             let len = width / of[0];
             assert_eq!((to_span.rows, len), (from_span.rows, from_width / of[1]), "columns of one shape");
             let (to, from) = (to.get_mut::<T>(to_span), from.get::<T>(from_span));
-            for (to, from) in to.chunks_exact_mut(width).zip(from.chunks_exact(from_width)) {
+            for (to, from) in to.chunks_exact_mut(width.max(1)).zip(from.chunks_exact(from_width.max(1))) {
                 to[n * len..][..len].copy_from_slice(&from[from_n * len..][..len]);
             }
         }
@@ -663,16 +711,20 @@ impl Rollout {
         let pairs = self.columns.steps.zip(from.columns.steps).expect("columns of one kind");
         let _ = visit!(Steps, pairs, |(to, other)| copy(&mut self.slab, &from.slab, [to, other], at, of));
         let (columns, others) = (self.columns, from.columns);
-        for both in
-            [[columns.log_probs, others.log_probs], [columns.values, others.values], [columns.last_values, others.last_values]]
-        {
+        for both in [
+            [columns.log_probs, others.log_probs],
+            [columns.values, others.values],
+            [columns.last_values, others.last_values],
+            [columns.first_states, others.first_states],
+        ] {
             copy::<f32>(&mut self.slab, &from.slab, both, at, of);
         }
         copy::<u32>(&mut self.slab, &from.slab, [columns.env_idx, others.env_idx], at, of);
         copy::<u64>(&mut self.slab, &from.slab, [columns.policy_version, others.policy_version], at, of);
         let (d, a) = (self.shape.obs_len, columns.steps.masks.map_or(0, |[_, masks]| masks.width / of[0]));
         for (i, &(t, _)) in from.final_at.iter().enumerate().filter(|(_, (_, column))| *column == from_n) {
-            self.push_final(t, n, from.final_obs().row(i, d), &from.final_masks[i * a..(i + 1) * a]);
+            let state = &from.final_states[i * from.shape.state_len..][..from.shape.state_len];
+            self.push_final(t, n, from.final_obs().row(i, d), &from.final_masks[i * a..(i + 1) * a], state);
         }
     }
 
@@ -690,8 +742,14 @@ mod tests {
     use ndarray::{Array2, array};
     use rl_envs::{Action, Env, Rng, Step, SyncVecEnv, VecEnv};
 
-    const SHAPE: RolloutShape =
-        RolloutShape { n_steps: 3, n_envs: 2, obs_len: 1, obs: Dtype::F32, actions: ActionKind::Discrete { masked: None } };
+    const SHAPE: RolloutShape = RolloutShape {
+        n_steps: 3,
+        n_envs: 2,
+        obs_len: 1,
+        obs: Dtype::F32,
+        actions: ActionKind::Discrete { masked: None },
+        state_len: 0,
+    };
 
     #[test]
     fn the_value_after_an_end_is_that_of_the_final_observation() {
@@ -699,8 +757,8 @@ mod tests {
         let mut columns = rollout.columns();
         columns.values.assign(&array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]);
         columns.last_values.assign(&array![[7.0, 8.0]]);
-        rollout.push_final(0, 1, ObsSlice::F32(&[0.5]), &[]);
-        rollout.push_final(2, 0, ObsSlice::F32(&[0.25]), &[]);
+        rollout.push_final(0, 1, ObsSlice::F32(&[0.5]), &[], &[]);
+        rollout.push_final(2, 0, ObsSlice::F32(&[0.25]), &[], &[]);
         let mut next_values = Array2::zeros((3, 2));
         rollout.next_values(&[40.0, 70.0], next_values.view_mut());
         assert_eq!(next_values, array![[3.0, 40.0], [5.0, 6.0], [70.0, 8.0]]);
@@ -778,8 +836,8 @@ mod tests {
         columns.steps.truncated[[1, 1]] = 1;
         from.env_idx_mut()[1] = 7;
         from.policy_version_mut()[1] = 9;
-        from.push_final(0, 0, ObsSlice::F32(&[0.5]), &[]);
-        from.push_final(1, 1, ObsSlice::F32(&[0.25]), &[]);
+        from.push_final(0, 0, ObsSlice::F32(&[0.5]), &[], &[]);
+        from.push_final(1, 1, ObsSlice::F32(&[0.25]), &[], &[]);
         to.copy_column(0, &from, 1);
         assert_eq!(to.rewards(), array![[2.0, 0.0], [4.0, 0.0], [6.0, 0.0]]);
         assert_eq!((to.truncated()[[1, 0]], to.env_idx()[0], to.policy_version()[0]), (1, 7, 9));
@@ -804,7 +862,7 @@ mod tests {
     #[test]
     fn a_cleared_rollout_has_no_ends() {
         let mut rollout = Rollout::new(SHAPE).expect("fits");
-        rollout.push_final(0, 0, ObsSlice::F32(&[9.0]), &[]);
+        rollout.push_final(0, 0, ObsSlice::F32(&[9.0]), &[], &[]);
         rollout.clear();
         assert!(rollout.final_at().is_empty());
         assert!(matches!(rollout.final_obs(), ObsSlice::F32([])));
@@ -843,7 +901,7 @@ mod tests {
                 step.truncated[32] = 1;
                 step.masks.expect("masked")[0].fill(7);
             }
-            rollout.push_final(2, 32, ObsSlice::F32(&[0.5; 5]), &[1, 0, 1]);
+            rollout.push_final(2, 32, ObsSlice::F32(&[0.5; 5]), &[1, 0, 1], &[]);
         }
         let copy = rollout.clone();
         for rollout in [&rollout, &copy] {

@@ -222,7 +222,8 @@ impl Budget {
 
         let actions = self.actions.kind();
         let (obs_len, kind) = (self.obs.len(), self.obs.dtype());
-        let shape = RolloutShape { n_steps: self.n_steps as usize, n_envs: self.n_envs as usize, obs_len, obs: kind, actions };
+        let (n_steps, n_envs) = (self.n_steps as usize, self.n_envs as usize);
+        let shape = RolloutShape { n_steps, n_envs, obs_len, obs: kind, actions, state_len: 0 };
         let final_obs = product(&[n, t, obs + mask + 48]) / STEPS_AN_EPISODE;
         let rollouts = match self.rollouts {
             0 => 0,

@@ -61,6 +61,10 @@ struct Stretch {
     waits: bool,
     /// True while the action of step `t` is in flight.
     acting: bool,
+    /// State of the policy to act with next, (S).
+    state: Vec<f32>,
+    /// State that the latest action was chosen with, (S).
+    before: Vec<f32>,
 }
 
 /// Builds rollouts from blocking environments; see the [module](self).
@@ -77,6 +81,7 @@ pub struct FirstComeCollector<E: BlockingEnv> {
     actions: ActionRows, // (N) or (N, A)
     log_probs: Vec<f32>, // (N)
     values: Vec<f32>,    // (N)
+    states: Vec<f32>,    // (n, S)
     /// Batches that the policy acted on, saved as the lifetime step.
     batches: u64,
     /// Actions chosen.
@@ -104,6 +109,12 @@ impl Stretch {
         self.column.clear();
         self.ended.clear();
         self.t = 0;
+        self.keep_state();
+    }
+
+    /// Writes the state of the policy before step 0.
+    fn keep_state(&mut self) {
+        self.column.columns().first_states.as_slice_mut().expect("one row of states").copy_from_slice(&self.state);
     }
 
     /// Records a step and the observation after it.
@@ -118,7 +129,8 @@ impl Stretch {
         self.acting = false;
         self.t += 1;
         if step.done() {
-            self.column.end(t, 0);
+            self.column.end(t, 0, &self.state);
+            self.state.fill(0.0);
             self.ended.push(std::mem::take(&mut self.running));
         }
         self.waits = !step.done();
@@ -134,8 +146,12 @@ impl Stretch {
             let row = columns.step(t - 1);
             if row.terminated[0] | row.truncated[0] == 0 {
                 row.truncated[0] = 1;
-                self.column.end(t - 1, 0);
+                self.column.end(t - 1, 0, &self.before);
             }
+        }
+        self.state.fill(0.0);
+        if t == 0 {
+            self.keep_state();
         }
         // The return of a broken episode is left out of the statistics.
         self.running = Episode::default();
@@ -154,8 +170,19 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
             let shape = RolloutShape::new(n_steps, 1, &envs.observation_space, &envs.action_space);
             let mut column = Rollout::new(shape).map_err(rl_agents::Error::from)?;
             column.env_idx_mut()[0] = env as u32;
-            let (running, ended) = (Episode::default(), Vec::new());
-            Ok(Stretch { column, t: 0, learnt: 0, newest: 0, running, ended, continues: false, waits: false, acting: false })
+            Ok(Stretch {
+                column,
+                t: 0,
+                learnt: 0,
+                newest: 0,
+                running: Episode::default(),
+                ended: Vec::new(),
+                continues: false,
+                waits: false,
+                acting: false,
+                state: Vec::new(),
+                before: Vec::new(),
+            })
         };
         let stretches = (0..n).map(stretch).collect::<Result<_, _>>()?;
         let d = envs.observation_space.len();
@@ -171,6 +198,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
             actions: ActionRows::zeros(&envs.action_space, n),
             log_probs: vec![0.0; n],
             values: vec![0.0; n],
+            states: Vec::new(),
             batches: 0,
             acted: 0,
             dropped: 0,
@@ -206,7 +234,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
             } else {
                 let last = stretch.t;
                 let mut value = [0.0];
-                policy.values(stretch.column.obs_rows(last..last + 1), &mut value, &mut self.scratch)?;
+                policy.values(stretch.column.obs_rows(last..last + 1), &stretch.state, &mut value, &mut self.scratch)?;
                 stretch.column.columns().last_values[[0, 0]] = value[0];
                 filled.rollout.copy_column(n, &stretch.column, 0);
                 filled.rollout.continues.push(std::mem::replace(&mut stretch.continues, true));
@@ -221,14 +249,16 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
 
     /// Runs the policy for all waiting environments as one batch.
     fn act(&mut self, policy: &dyn Policy, learnt: u64) -> Result<(), Error> {
-        let Self { envs, stretches, batch, obs, masks, actions, log_probs, values, scratch, .. } = self;
+        let Self { envs, stretches, batch, obs, masks, actions, log_probs, values, states, scratch, .. } = self;
         batch.clear();
         masks.clear();
         obs.clear();
+        states.clear();
         for (env, stretch) in stretches.iter().enumerate().filter(|(_, stretch)| stretch.waits && !stretch.is_full()) {
             batch.push(env);
             obs.extend(stretch.column.obs_rows(stretch.t..stretch.t + 1));
             masks.extend_from_slice(envs.mask(env));
+            states.extend_from_slice(&stretch.state);
         }
         let n = batch.len();
         if n == 0 {
@@ -243,7 +273,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
         envs.calls.batch(n);
         let choice = Choice::Sample { seed: envs.seed, step, first_env };
         let out = actions.as_mut_slice().map(|actions| &mut actions[..n], |actions| &mut actions[..n * a]);
-        let acted = Acted { actions: out, log_probs: &mut log_probs[..n], values: &mut values[..n] };
+        let acted = Acted { actions: out, log_probs: &mut log_probs[..n], values: &mut values[..n], states };
         policy.act(Acting { obs: obs.as_slice(), masks, choice }, acted, scratch)?;
         for (i, &env) in batch.iter().enumerate() {
             let stretch = &mut stretches[env];
@@ -253,6 +283,9 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
                 stretch.column.policy_version_mut()[0] = policy.weights().version;
             }
             stretch.newest = stretch.newest.max(learnt);
+            let s = stretch.state.len();
+            std::mem::swap(&mut stretch.state, &mut stretch.before);
+            stretch.state.copy_from_slice(&states[i * s..(i + 1) * s]);
             (stretch.waits, stretch.acting) = (false, true);
             let mut columns = stretch.column.columns();
             let (.., (to, to_log_probs, to_values)) = columns.act(t);
@@ -323,7 +356,11 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
 
 impl<E: BlockingEnv> Collect for FirstComeCollector<E> {
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
-        let n_columns = filled.rollout.shape().n_envs;
+        let RolloutShape { n_envs: n_columns, state_len: rollout, .. } = filled.rollout.shape();
+        let (collector, of_policy) = (self.stretches[0].state.len(), policy.state_len());
+        if [of_policy, rollout] != [collector; 2] {
+            return Err(rl_agents::Error::StateLen { policy: of_policy, rollout, collector }.into());
+        }
         filled.rollout.clear();
         filled.rollout.contiguous = false;
         filled.episodes.clear();
@@ -345,7 +382,19 @@ impl<E: BlockingEnv> Collect for FirstComeCollector<E> {
     }
 
     fn shape(&self, n_steps: usize) -> RolloutShape {
-        RolloutShape::new(n_steps, self.envs.n_envs(), &self.envs.observation_space, &self.envs.action_space)
+        let shape = RolloutShape::new(n_steps, self.envs.n_envs(), &self.envs.observation_space, &self.envs.action_space);
+        shape.with_state_len(self.stretches[0].state.len())
+    }
+
+    fn remember(&mut self, len: usize) -> Result<(), Error> {
+        for stretch in &mut self.stretches {
+            let shape = stretch.column.shape().with_state_len(len);
+            let env_idx = stretch.column.env_idx()[0];
+            stretch.column = Rollout::new(shape).map_err(rl_agents::Error::from)?;
+            stretch.column.env_idx_mut()[0] = env_idx;
+            (stretch.state, stretch.before) = (vec![0.0; len], vec![0.0; len]);
+        }
+        Ok(())
     }
 
     fn save(&self) -> Result<CollectorState, Error> {
@@ -432,6 +481,8 @@ fn play_in<E: BlockingEnv>(
     let mut broken = vec![0; n];
     let (mut events, mut scratch, mut step) = (Vec::new(), Scratch::default(), 0);
     let (mut vector, mut log_prob, mut value) = (vec![0.0; a], [0.0], [0.0]);
+    let s = policy.state_len();
+    let mut states = vec![0.0; n * s];
     while played.episodes.len() < episodes {
         if interrupt::requested() {
             return Ok(None);
@@ -443,7 +494,10 @@ fn play_in<E: BlockingEnv>(
         for (env, event) in events.drain(..) {
             let episode = &mut running[env];
             match event {
-                EnvEvent::Started => *episode = Episode::default(),
+                EnvEvent::Started => {
+                    *episode = Episode::default();
+                    states[env * s..(env + 1) * s].fill(0.0);
+                }
                 EnvEvent::Stepped(step) => {
                     episode.episode_return += f64::from(step.reward);
                     episode.length += 1;
@@ -479,7 +533,8 @@ fn play_in<E: BlockingEnv>(
                 ActionSpace::Continuous { .. } => Actions::Continuous(&mut vector[..]),
                 _ => Actions::Discrete(&mut discrete[..]),
             };
-            policy.act(acting, Acted { actions, log_probs: &mut log_prob, values: &mut value }, &mut scratch)?;
+            let states = &mut states[env * s..(env + 1) * s];
+            policy.act(acting, Acted { actions, log_probs: &mut log_prob, values: &mut value, states }, &mut scratch)?;
             if let ActionSpace::Continuous { low, high } = &envs.action_space {
                 vector.iter_mut().zip(low.iter().zip(high)).for_each(|(x, (low, high))| *x = math::clamp(*x, *low, *high));
                 envs.send(env, Action::Continuous(&vector));

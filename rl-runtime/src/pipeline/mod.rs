@@ -116,6 +116,19 @@ pub trait Collect: Send + 'static {
     /// Dimensions of a rollout of `n_steps` steps.
     fn shape(&self, n_steps: usize) -> RolloutShape;
 
+    /// Carries a state of `len` elements for each environment.
+    ///
+    /// A policy with memory asks for it. Called before the first rollout; see [`Policy::state_len`]. A collector that carries none refuses, as by default.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if it carries none, [`Error::Agent`] if there is not enough memory.
+    fn remember(&mut self, len: usize) -> Result<(), Error> {
+        if len == 0 {
+            return Ok(());
+        }
+        Err(Error::config("these environments are stepped where the state of a policy with memory cannot be carried"))
+    }
+
     /// Returns the state to continue from; by default none, so new episodes begin.
     ///
     /// # Errors
@@ -164,6 +177,11 @@ impl Collect for Collector {
         Collector::shape(self, n_steps)
     }
 
+    fn remember(&mut self, len: usize) -> Result<(), Error> {
+        Collector::remember(self, len);
+        Ok(())
+    }
+
     fn save(&self) -> Result<CollectorState, Error> {
         Ok(Collector::save(self)?)
     }
@@ -202,6 +220,10 @@ impl Collect for Box<dyn Collect> {
 
     fn shape(&self, n_steps: usize) -> RolloutShape {
         (**self).shape(n_steps)
+    }
+
+    fn remember(&mut self, len: usize) -> Result<(), Error> {
+        (**self).remember(len)
     }
 
     fn save(&self) -> Result<CollectorState, Error> {

@@ -21,7 +21,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rl_agents::{CollectorState, Counters, Layout, Policy, Snapshot, Statistics};
+use rl_agents::{CollectorState, CollectorWithoutMemory, Counters, Layout, Policy, Snapshot, Statistics};
 use rl_buffer::memory;
 use rl_envs::catalog::Entry;
 use rl_envs::codec;
@@ -34,7 +34,7 @@ use crate::file::MAX_FILE;
 use crate::file::{copy_own, own, own_dir, read_own, refused, sync_dir};
 use crate::{Config, Error, Progress};
 
-const FORMAT: u32 = 5;
+const FORMAT: u32 = 6;
 /// Oldest format that can be read.
 ///
 /// Its state lacks the version of the arithmetic, which was 1.
@@ -86,12 +86,19 @@ pub struct Checkpoint {
 
 /// Content of `state.bin`, as read.
 #[derive(Deserialize)]
-struct State {
+struct State<C> {
     progress: Progress,
     counters: Counters,
     statistics: Statistics,
-    collector: CollectorState,
+    collector: C,
     ahead: Vec<Ahead<Vec<f32>, Statistics>>,
+}
+
+impl State<CollectorWithoutMemory> {
+    fn with_memory(self) -> State<CollectorState> {
+        let Self { progress, counters, statistics, collector, ahead } = self;
+        State { progress, counters, statistics, collector: collector.into(), ahead }
+    }
 }
 
 /// Content of `state.bin`, as written.
@@ -685,9 +692,11 @@ impl<'a> Opened<'a> {
         let config = self.config()?;
         let params = self.read(PARAMS, read_tensors)?;
         let moments = self.read(OPTIMIZER, read_tensors)?;
-        let (state, arithmetic): (State, u32) = self.read(STATE, |input, len| {
+        let (state, arithmetic): (State<CollectorState>, u32) = self.read(STATE, |input, len| {
             let decoded = match self.manifest.format {
-                OLDEST_FORMAT => codec::decode_from(input, len).map(|(state, left)| ((state, 1), left)),
+                OLDEST_FORMAT => codec::decode_from(input, len).map(|(state, left)| ((State::with_memory(state), 1), left)),
+                5 => codec::decode_from(input, len)
+                    .map(|((state, arithmetic), left)| ((State::with_memory(state), arithmetic), left)),
                 _ => codec::decode_from(input, len),
             };
             match decoded {

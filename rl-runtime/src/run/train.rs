@@ -572,10 +572,11 @@ impl Training {
             Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,
         };
         let (mut agent, on_device) = agent()?;
-        let collectors = match on_device {
+        let mut collectors = match on_device {
             Some(collector) => vec![Box::new(collector) as Box<dyn Collect>],
             None => collectors(&collecting)?,
         };
+        collectors.iter_mut().try_for_each(|collector| collector.remember(agent.policy().state_len()))?;
         let memory = rollout_memory(&mut *agent, config.mode());
         let pipeline = Pipeline::new(config.mode(), collectors, config.n_steps(), &memory, &profile)?;
         let (config, entry, track) = (config.clone(), *entry, profile.track("learner"));

@@ -84,7 +84,7 @@ impl Heading {
             (len, _) => ActionKind::Continuous { len },
         };
         let obs = if self.bytes { Dtype::U8 } else { Dtype::F32 };
-        RolloutShape { n_steps, n_envs: self.n_envs, obs_len: self.obs_len, obs, actions }
+        RolloutShape { n_steps, n_envs: self.n_envs, obs_len: self.obs_len, obs, actions, state_len: 0 }
     }
 
     /// Bytes of an observation and its mask.
@@ -116,12 +116,13 @@ fn obs_bytes_mut(obs: ObsSliceMut<'_>) -> &mut [u8] {
 #[cfg(feature = "cli")]
 fn cut(rollout: &mut Rollout) {
     let last = rollout.shape().n_steps - 1;
+    let state = vec![0.0; rollout.shape().state_len]; // a recording has none
     for n in 0..rollout.shape().n_envs {
         let mut columns = rollout.columns();
         let step = columns.step(last);
         if step.terminated[n] | step.truncated[n] == 0 {
             step.truncated[n] = 1;
-            rollout.end(last, n);
+            rollout.end(last, n, &state);
         }
     }
 }
@@ -276,8 +277,14 @@ fn open_any(path: &Path) -> Result<(Origin, Heading), Error> {
             ));
         }
         let batch = replay.batch(shape.n_envs).map_err(rl_agents::Error::from)?;
-        let of =
-            RolloutShape { n_steps: 1, n_envs: shape.n_envs, obs_len: shape.obs_len, obs: shape.obs, actions: shape.actions };
+        let of = RolloutShape {
+            n_steps: 1,
+            n_envs: shape.n_envs,
+            obs_len: shape.obs_len,
+            obs: shape.obs,
+            actions: shape.actions,
+            state_len: 0,
+        };
         let head = Heading { steps, block_steps: 1, ..Heading::new("", &of, 1) };
         return Ok((Origin::Replay(Box::new(replay), Box::new(batch)), head));
     }
@@ -452,11 +459,11 @@ impl Playback {
         for n in ended {
             let (obs, mask) = take(head.obs_bytes())?.split_at(head.obs_bytes() - head.mask_len);
             if head.bytes {
-                filled.rollout.push_final(t, n, ObsSlice::U8(obs), mask);
+                filled.rollout.push_final(t, n, ObsSlice::U8(obs), mask, &[]);
             } else {
                 let mut numbers = vec![0.0f32; head.obs_len];
                 bytemuck::cast_slice_mut(&mut numbers).copy_from_slice(obs);
-                filled.rollout.push_final(t, n, ObsSlice::F32(&numbers), mask);
+                filled.rollout.push_final(t, n, ObsSlice::F32(&numbers), mask, &[]);
             }
         }
         *at = block.len() - rest.len();

@@ -72,7 +72,8 @@ pub(crate) fn run(args: &RecordArgs, envs: &Envs, json: bool) -> Result<ExitCode
         let why = "blocks, and its steps come in the order of its answers; record environments that step together";
         return Err(Error::config(format!("{} {why}", entry.name)));
     }
-    let collector = collector(&config, &entry, &Pool::new(threads)?, None)?;
+    let mut collector = collector(&config, &entry, &Pool::new(threads)?, None)?;
+    collector.remember(policy.state_len())?;
     let profile = Profile::new(false);
     let recorder = Recorder { env: config.env.to_json(), collector, policy: &*policy, env_steps };
     let (begin, mut told, mut episodes, mut sum, mut steps) = (Instant::now(), 0.0, 0u64, 0.0, 0);

@@ -86,18 +86,26 @@ fn play(link: &mut Link, open: impl FnOnce(&Config) -> Result<Entry, Error>, say
 fn collect(link: &mut Link, config: &Config, entry: &Entry, say: &Say) -> Result<(), Error> {
     let pool = Pool::new(config.run.threads)?;
     let mut envs = collector(config, entry, &pool, None)?;
-    let mut filled = Filled::new(rl_buffer::Rollout::new(envs.shape(config.n_steps())).map_err(rl_agents::Error::from)?);
     let track = Profile::new(false).track("actor");
-    let mut first = true;
+    let mut filled = None;
     while let Ok(message) = link.read() {
         let Some((MessageKind::Order, order)) = MessageKind::split(&message) else { break };
         let order: RolloutOrder = rl_envs::codec::decode(order)?;
         let (learnt, remaining) = (order.learnt, order.remaining);
         let policy = config.policy_at(entry, &order.snapshot(), remaining)?;
-        envs.collect(&*policy, learnt, &mut filled, &track)?;
+        let first = filled.is_none();
+        if first {
+            envs.remember(policy.state_len())?;
+        }
+        let shape = envs.shape(config.n_steps());
+        let filled = match &mut filled {
+            Some(filled) => filled,
+            empty => empty.insert(Filled::new(rl_buffer::Rollout::new(shape).map_err(rl_agents::Error::from)?)),
+        };
+        envs.collect(&*policy, learnt, filled, &track)?;
         // Those of a process before this one were cut off.
-        filled.rollout.cut_before |= std::mem::take(&mut first);
-        if say(&messages::encode(&mut filled)?).is_err() {
+        filled.rollout.cut_before |= first;
+        if say(&messages::encode(filled)?).is_err() {
             break;
         }
     }

@@ -156,6 +156,10 @@ impl Collect for Central {
         self.collector.shape(n_steps)
     }
 
+    fn remember(&mut self, len: usize) -> Result<(), Error> {
+        self.collector.remember(len)
+    }
+
     fn save(&self) -> Result<CollectorState, Error> {
         self.collector.save()
     }

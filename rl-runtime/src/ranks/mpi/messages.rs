@@ -116,6 +116,7 @@ struct RolloutHead {
     final_at: Vec<(usize, usize)>,
     final_obs: ObsRows,
     final_masks: Vec<u8>,
+    final_states: Vec<f32>,
     episodes: Vec<Episode>,
     n_unreported: usize,
     learnt: Vec<u64>,
@@ -139,6 +140,7 @@ pub(super) fn encode(filled: &mut Filled) -> Result<Vec<u8>, Error> {
         final_at: rollout.final_at().into(),
         final_obs,
         final_masks: rollout.final_masks().into(),
+        final_states: rollout.final_states().into(),
         episodes: std::mem::take(episodes),
         n_unreported: *n_unreported,
         learnt: learnt.clone(),
@@ -179,10 +181,10 @@ pub(super) fn decode(contents: &[u8], filled: &mut Filled) -> Result<(), Error> 
         return Err(bad("a column of an unknown environment").into());
     }
     rollout.clear();
-    (rollout.contiguous, rollout.cut_before, rollout.continues) = (head.contiguous, head.cut_before, head.continues);
     rollout.env_idx_mut().copy_from_slice(&head.env_idx);
     rollout.policy_version_mut().copy_from_slice(&head.policy_version);
-    finals(rollout, &head.final_at, &head.final_obs, &head.final_masks).ok_or_else(|| bad("impossible ends of episodes"))?;
+    finals(rollout, &head).ok_or_else(|| bad("impossible ends of episodes"))?;
+    (rollout.contiguous, rollout.cut_before, rollout.continues) = (head.contiguous, head.cut_before, head.continues);
     let mut rest = &contents[contents.len() - left as usize..];
     let mut whole = true;
     rollout.columns().each_row(&mut |row| match rest.split_at_checked(row.len()) {
@@ -203,14 +205,16 @@ pub(super) fn decode(contents: &[u8], filled: &mut Filled) -> Result<(), Error> 
 }
 
 /// Records the ends of episodes; returns `None` if they do not fit.
-fn finals(rollout: &mut Rollout, at: &[(usize, usize)], obs: &ObsRows, masks: &[u8]) -> Option<()> {
-    let shape = rollout.shape();
+fn finals(rollout: &mut Rollout, head: &RolloutHead) -> Option<()> {
+    let RolloutHead { final_at: at, final_obs: obs, final_masks: masks, final_states: states, .. } = head;
+    let (shape, s) = (rollout.shape(), rollout.shape().state_len);
     let a = masks.len().checked_div(at.len()).unwrap_or(0);
     let fits = obs.dtype() == shape.obs && obs.as_slice().len() == at.len() * shape.obs_len && masks.len() == at.len() * a;
     let inside = at.iter().all(|&(t, n)| t < shape.n_steps && n < shape.n_envs);
-    (fits && inside).then_some(())?;
+    (fits && inside && states.len() == at.len() * s).then_some(())?;
     for (i, &(t, n)) in at.iter().enumerate() {
-        rollout.push_final(t, n, obs.as_slice().row(i, shape.obs_len), &masks[i * a..(i + 1) * a]);
+        let (mask, state) = (&masks[i * a..(i + 1) * a], &states[i * s..(i + 1) * s]);
+        rollout.push_final(t, n, obs.as_slice().row(i, shape.obs_len), mask, state);
     }
     Some(())
 }
@@ -219,7 +223,7 @@ fn finals(rollout: &mut Rollout, at: &[(usize, usize)], obs: &ObsRows, masks: &[
 mod tests {
     use std::time::Duration;
 
-    use rl_agents::{ActorCritic, Collector, NetConfig};
+    use rl_agents::{Acted, Acting, ActorCritic, Collector, NetConfig, Scratch};
     use rl_envs::cartpole::CartPole;
     use rl_envs::{ObsSlice, Pool};
 
@@ -233,11 +237,43 @@ mod tests {
         (collector, policy)
     }
 
+    /// Policy that counts the steps of an episode.
+    #[derive(Clone)]
+    struct Counting(ActorCritic);
+
+    impl Policy for Counting {
+        fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), rl_agents::Error> {
+            acted.states.iter_mut().for_each(|count| *count += 1.0);
+            self.0.act(acting, Acted { states: &mut [], ..acted }, scratch)
+        }
+
+        fn values(
+            &self,
+            obs: ObsSlice<'_>,
+            _: &[f32],
+            values: &mut [f32],
+            scratch: &mut Scratch,
+        ) -> Result<(), rl_agents::Error> {
+            self.0.values(obs, &[], values, scratch)
+        }
+
+        fn state_len(&self) -> usize {
+            2
+        }
+
+        fn weights(&self) -> Weights<'_> {
+            self.0.weights()
+        }
+    }
+
     #[test]
     fn a_rollout_arrives_as_it_was_sent() {
         let (mut collector, policy) = fixture();
+        collector.remember(2);
         let mut sent = Filled::new(collector.rollout(40).unwrap());
-        sent.episodes = collector.collect(&policy, &mut sent.rollout).unwrap();
+        collector.collect(&Counting(policy.clone()), &mut sent.rollout).unwrap();
+        sent.episodes = collector.collect(&Counting(policy), &mut sent.rollout).unwrap();
+        assert!(sent.rollout.first_states().iter().all(|&count| count > 0.0));
         sent.calls.step(2, Duration::from_millis(3));
         (sent.learnt, sent.dropped, sent.n_unreported) = (vec![4, 5, 6], 7, 8);
         (sent.rollout.contiguous, sent.rollout.cut_before, sent.rollout.continues) = (false, true, vec![true, false, true]);
@@ -248,10 +284,12 @@ mod tests {
         let Some((MessageKind::Rollout, contents)) = MessageKind::split(&message) else { panic!("another kind") };
 
         let mut found = Filled::new(collector.rollout(40).unwrap());
-        found.rollout.push_final(0, 0, ObsSlice::F32(&[0.0; 4]), &[]);
+        found.rollout.push_final(0, 0, ObsSlice::F32(&[0.0; 4]), &[], &[0.0; 2]);
         decode(contents, &mut found).unwrap();
         assert!(expected.final_at().len() > 1 && found.rollout.final_at() == expected.final_at());
         assert_eq!(found.rollout.final_obs(), expected.final_obs());
+        assert_eq!(found.rollout.final_states(), expected.final_states());
+        assert_eq!(found.rollout.first_states(), expected.first_states());
         assert_eq!(found.rollout.obs(), expected.obs());
         assert_eq!(found.rollout.actions(), expected.actions());
         assert_eq!(found.rollout.rewards(), expected.rewards());
@@ -275,8 +313,9 @@ mod tests {
     #[test]
     fn a_message_that_is_cut_or_of_another_shape_is_refused() {
         let (mut collector, policy) = fixture();
+        collector.remember(2);
         let mut sent = Filled::new(collector.rollout(40).unwrap());
-        sent.episodes = collector.collect(&policy, &mut sent.rollout).unwrap();
+        sent.episodes = collector.collect(&Counting(policy.clone()), &mut sent.rollout).unwrap();
         let message = replaced(encode(&mut sent).unwrap(), 0);
         let contents = &message[1..];
         let mut to = Filled::new(collector.rollout(40).unwrap());

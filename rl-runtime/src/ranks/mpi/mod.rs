@@ -147,7 +147,8 @@ impl Peers for World {
             // The rollout of this policy is learnt from after those in flight.
             let remaining = move |learnt: u64| (1.0 - ((learnt + n_ahead - 1) * samples) as f64 / steps as f64).max(0.0) as f32;
             let (remaining, stop) = (Box::new(remaining), Arc::default());
-            Box::new(Remote { mail: *self, rank, n_envs, spaces: entry.spaces(), remaining, stop }) as Box<dyn Collect>
+            Box::new(Remote { mail: *self, rank, n_envs, spaces: entry.spaces(), state_len: 0, remaining, stop })
+                as Box<dyn Collect>
         };
         Ok((1..self.n_ranks()).map(actor).collect())
     }

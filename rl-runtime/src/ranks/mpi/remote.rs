@@ -44,6 +44,8 @@ pub(super) struct Remote<M: Mail> {
     pub(super) rank: usize,
     pub(super) n_envs: usize,
     pub(super) spaces: (Space, ActionSpace),
+    /// Number of elements of the policy's state.
+    pub(super) state_len: usize,
     /// Returns the fraction of training that remains, by rollouts learnt from.
     pub(super) remaining: Box<dyn Fn(u64) -> f32 + Send>,
     pub(super) stop: Arc<AtomicBool>,
@@ -73,7 +75,12 @@ impl<M: Mail> Collect for Remote<M> {
     }
 
     fn shape(&self, n_steps: usize) -> RolloutShape {
-        RolloutShape::new(n_steps, self.n_envs, &self.spaces.0, &self.spaces.1)
+        RolloutShape::new(n_steps, self.n_envs, &self.spaces.0, &self.spaces.1).with_state_len(self.state_len)
+    }
+
+    fn remember(&mut self, len: usize) -> Result<(), Error> {
+        self.state_len = len;
+        Ok(())
     }
 
     fn stopper(&self) -> Arc<AtomicBool> {

@@ -25,7 +25,7 @@ impl Memory for Counted {
 /// Errors of rl-buffer.
 pub fn buffers(memory: &Arc<dyn Memory>) -> Result<(Rollout, ReplayBuffer, Batch), Error> {
     let actions = ActionKind::Continuous { len: 2 };
-    let rollout = RolloutShape { n_steps: 4, n_envs: 3, obs_len: 5, obs: Dtype::U8, actions };
+    let rollout = RolloutShape { n_steps: 4, n_envs: 3, obs_len: 5, obs: Dtype::U8, actions, state_len: 0 };
     let transition = TransitionShape { n_envs: 3, obs_len: 5, obs: Dtype::U8, stack: 1, actions, n_step: 1, gamma: 0.9 };
     let batch = Batch::new_in(&transition, 4, memory)?;
     Ok((Rollout::new_in(rollout, memory)?, ReplayBuffer::new_in(transition, 7, memory)?, batch))
