@@ -127,7 +127,8 @@ pub trait Policy: CopyPolicy + Send + Sync {
 
     /// Number of elements S of the policy's state; 0 without memory.
     ///
-    /// The state is carried from step to step. The caller keeps a row of it for each environment, with zeros at the first step of an episode: see [`Acted::states`].
+    /// The state is carried from step to step. The caller keeps a row of it for each environment, with zeros at the first step of
+    /// an episode: see [`Acted::states`].
     fn state_len(&self) -> usize {
         0
     }

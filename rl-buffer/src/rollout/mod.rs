@@ -614,7 +614,8 @@ impl Rollout {
 
     /// Records that step `t` ended an episode of column `n`.
     ///
-    /// `state` is as in [`Rollout::push_final`]. The final observation is row t + 1, so the environment must not have been reset yet. After a step of a
+    /// `state` is as in [`Rollout::push_final`]. The final observation is row t + 1, so the environment must not have been reset
+    /// yet. After a step of a
     /// [`VecEnv`](rl_envs::VecEnv), which resets within the step, that row is the next episode's first observation: use
     /// [`Rollout::record_ends`].
     ///
