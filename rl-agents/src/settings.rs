@@ -107,8 +107,17 @@ macro_rules! settings {
 
         impl Default for $name {
             fn default() -> Self {
-                Self { $($field: $default,)+ }
+                Self { $($field: Self::$field(),)+ }
             }
+        }
+
+        /// Default of each setting, for files without it too.
+        impl $name {
+            $(
+                fn $field() -> $type {
+                    $default
+                }
+            )+
         }
 
         impl $crate::settings::Settings for $name {

@@ -9,32 +9,37 @@ pub mod algo;
 mod algorithms;
 pub(crate) mod auto;
 pub(crate) mod crossover;
+mod device;
 pub(crate) mod effects;
+mod env;
 pub(crate) mod layers;
 mod presets;
+mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use rl_agents::settings::{MAX_STEPS, OnNonfinite, key};
+use rl_agents::settings::{MAX_STEPS, OnNonfinite};
 use rl_agents::{Layout, LearnerKind, MAX_EVAL_STEPS, NetConfig, Policy, Snapshot, settings};
 use rl_envs::catalog::Entry;
-use rl_envs::wrappers::Wrappers;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
 use toml::{Table, Value};
 
 use crate::Error;
 use crate::Mode;
-use crate::config::algo::{Algo, AlgoConfig, Build, Concern, Traits};
+use crate::config::algo::{Algo, AlgoConfig, Build, Traits};
+use crate::config::device::{DEVICES, parse_devices};
+use crate::config::env::ENV;
 use crate::pipeline::faults::{FaultConfig, START_TIMEOUT};
 use crate::pipeline::first_come::FirstComeConfig;
 use crate::run::mapped;
 use crate::sources::catalog;
-use crate::sources::worker;
 
 pub use crate::file::read_small;
+pub(crate) use device::{Device, parse_device};
+pub use env::EnvConfig;
 pub use layers::Layers;
 pub use presets::{PRESETS, WORKLOADS};
 pub use rl_agents::settings::{Key, Kind};
@@ -86,83 +91,6 @@ impl Mpi {
     }
 }
 
-/// Environment of a run.
-///
-/// Written as its name, or as a table of its name and wrappers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "WrittenEnv", into = "WrittenEnv")]
-pub struct EnvConfig {
-    /// Name of the environment.
-    pub name: String,
-    /// Arguments of its constructor, a JSON object; empty for none.
-    ///
-    /// Only environments in worker processes take any.
-    pub kwargs: String,
-    /// Directory of the module that makes it; empty for the current directory.
-    pub path: String,
-    /// Wrappers in training, evaluations and `rl watch`.
-    ///
-    /// Rewards are clipped for learning only.
-    pub wrappers: Wrappers,
-    /// Settings that the environment alone has, by name.
-    pub settings: Table,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum WrittenEnv {
-    Plain(String),
-    Wrapped {
-        name: String,
-        #[serde(default, skip_serializing_if = "String::is_empty")]
-        kwargs: String,
-        #[serde(default, skip_serializing_if = "String::is_empty")]
-        path: String,
-        #[serde(flatten)]
-        wrappers: Wrappers,
-        #[serde(flatten)]
-        settings: Table,
-    },
-}
-
-impl From<WrittenEnv> for EnvConfig {
-    fn from(written: WrittenEnv) -> Self {
-        match written {
-            WrittenEnv::Plain(name) => Self::new(&name),
-            WrittenEnv::Wrapped { name, kwargs, path, wrappers, settings } => Self { name, kwargs, path, wrappers, settings },
-        }
-    }
-}
-
-impl From<EnvConfig> for WrittenEnv {
-    fn from(EnvConfig { name, kwargs, path, wrappers, settings }: EnvConfig) -> Self {
-        let is_plain = kwargs.is_empty() && path.is_empty() && wrappers == Wrappers::default() && settings.is_empty();
-        if is_plain { Self::Plain(name) } else { Self::Wrapped { name, kwargs, path, wrappers, settings } }
-    }
-}
-
-impl EnvConfig {
-    /// Environment `name`, without arguments, wrappers or settings.
-    pub(crate) fn new(name: &str) -> Self {
-        let (kwargs, path) = (String::new(), String::new());
-        Self { name: name.into(), kwargs, path, wrappers: Wrappers::default(), settings: Table::new() }
-    }
-
-    /// Describes the environment in a line of JSON.
-    pub(crate) fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("names, numbers and tables")
-    }
-
-    /// Settings of the section `env`, without the name.
-    fn table(&self) -> Result<Table, toml::ser::Error> {
-        let mut table = Table::try_from(self.wrappers)?;
-        table.extend(self.settings.clone());
-        table.insert("kwargs".into(), self.kwargs.as_str().into());
-        table.insert("path".into(), self.path.as_str().into());
-        Ok(table)
-    }
-}
-
 settings! {
     /// Settings of a run as a whole.
     pub struct RunConfig, "" {
@@ -181,31 +109,31 @@ settings! {
         #[serde(default)]
         drive: Drive = Drive::Lockstep, Kind::Choice(&["lockstep", "first_come", "auto"]);
         /// Seconds until a blocking call or a worker's step counts as hung.
-        #[serde(default = "timeout_s")]
-        timeout_s: f64 = timeout_s(), Kind::Float(0.001, 86_400.0), resumable;
+        #[serde(default = "RunConfig::timeout_s")]
+        timeout_s: f64 = FaultConfig::default().timeout.as_secs_f64(), Kind::Float(0.001, 86_400.0), resumable;
         /// Seconds until a worker that starts, with its environments, counts as hung.
-        #[serde(default = "start_timeout_s")]
-        start_timeout_s: f64 = start_timeout_s(), Kind::Float(0.001, 86_400.0), resumable;
+        #[serde(default = "RunConfig::start_timeout_s")]
+        start_timeout_s: f64 = START_TIMEOUT.as_secs_f64(), Kind::Float(0.001, 86_400.0), resumable;
         /// Seconds until workers that close their environments are killed.
-        #[serde(default = "close_timeout_s")]
-        close_timeout_s: f64 = close_timeout_s(), Kind::Float(0.0, 86_400.0), resumable;
+        #[serde(default = "RunConfig::close_timeout_s")]
+        close_timeout_s: f64 = FaultConfig::default().close_timeout.as_secs_f64(), Kind::Float(0.0, 86_400.0), resumable;
         /// Restarts of one blocking environment or worker within ten minutes.
-        #[serde(default = "max_restarts")]
-        max_restarts: u32 = max_restarts(), Kind::Int(0, 1_000_000), resumable;
+        #[serde(default = "RunConfig::max_restarts")]
+        max_restarts: u32 = FaultConfig::default().max_restarts, Kind::Int(0, 1_000_000), resumable;
         /// Blocking environments: answers to wait for before the policy acts.
-        #[serde(default = "min_ready")]
-        min_ready: usize = min_ready(), Kind::Int(1, 1 << 24), resumable;
+        #[serde(default = "RunConfig::min_ready")]
+        min_ready: usize = FirstComeConfig::default().min_ready, Kind::Int(1, 1 << 24), resumable;
         /// Blocking environments: milliseconds that the first answer waits.
-        #[serde(default = "deadline_ms")]
-        deadline_ms: f64 = deadline_ms(), Kind::Float(0.0, 3.6e6), resumable;
+        #[serde(default = "RunConfig::deadline_ms")]
+        deadline_ms: f64 = 1e3 * FirstComeConfig::default().deadline.as_secs_f64(), Kind::Float(0.0, 3.6e6), resumable;
         /// Blocking environments: rollouts until a stretch of steps is stale.
-        #[serde(default = "max_age")]
-        max_age: u64 = max_age(), Kind::Int(0, 1_000_000), resumable;
+        #[serde(default = "RunConfig::max_age")]
+        max_age: u64 = FirstComeConfig::default().max_age, Kind::Int(0, 1_000_000), resumable;
         /// Device to train on.
         device: String = "auto".into(), Kind::Text(|text| parse_devices(text).is_some(), DEVICES), resumable;
         /// Where environments step if a device learns; auto: there, if it can.
-        #[serde(default = "env_device")]
-        env_device: String = env_device(), Kind::Choice(&["auto", "cpu", "learner"]), resumable;
+        #[serde(default = "RunConfig::env_device")]
+        env_device: String = "auto".into(), Kind::Choice(&["auto", "cpu", "learner"]), resumable;
         /// Processes of mpirun: all learn; one learns (actors, central); a run each (off).
         #[serde(default)]
         mpi: Mpi = Mpi::Sync, Kind::Choice(&["sync", "actors", "central", "off"]), resumable;
@@ -230,15 +158,15 @@ settings! {
         /// Iterations between rows of metrics.
         log_interval: u64 = 1, Kind::Int(1, MAX_STEPS), resumable;
         /// Write the scalars of metrics.csv for TensorBoard, too, in the directory tb.
-        #[serde(default = "tensorboard")]
-        tensorboard: bool = tensorboard(), Kind::Bool, resumable;
+        #[serde(default = "RunConfig::tensorboard")]
+        tensorboard: bool = true, Kind::Bool, resumable;
         /// Environment steps between evaluations; 0: at the end only, or 20 with a target.
         eval_every: u64 = 0, Kind::Int(0, MAX_STEPS), resumable;
         /// Episodes of an evaluation.
         eval_episodes: usize = 100, Kind::Int(1, 1_000_000), resumable;
         /// Steps after which an evaluation cuts an episode; 0: no limit.
-        #[serde(default = "max_eval_steps")]
-        eval_max_steps: u32 = max_eval_steps(), Kind::Int(0, u32::MAX as i64), resumable;
+        #[serde(default = "RunConfig::eval_max_steps")]
+        eval_max_steps: u32 = MAX_EVAL_STEPS, Kind::Int(0, u32::MAX as i64), resumable;
         /// Reaction to a number that is not finite: end the run, or truncate the episode.
         #[serde(default)]
         on_nonfinite: OnNonfinite = OnNonfinite::Error, Kind::Choice(&["error", "truncate"]), resumable;
@@ -246,73 +174,6 @@ settings! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         target_return: Option<f64> = None, Kind::Float(f64::MIN, f64::MAX), resumable;
     }
-}
-
-fn tensorboard() -> bool {
-    true
-}
-
-fn max_eval_steps() -> u32 {
-    MAX_EVAL_STEPS
-}
-
-fn timeout_s() -> f64 {
-    FaultConfig::default().timeout.as_secs_f64()
-}
-
-fn start_timeout_s() -> f64 {
-    START_TIMEOUT.as_secs_f64()
-}
-
-fn close_timeout_s() -> f64 {
-    FaultConfig::default().close_timeout.as_secs_f64()
-}
-
-fn max_restarts() -> u32 {
-    FaultConfig::default().max_restarts
-}
-
-fn min_ready() -> usize {
-    FirstComeConfig::default().min_ready
-}
-
-fn deadline_ms() -> f64 {
-    1e3 * FirstComeConfig::default().deadline.as_secs_f64()
-}
-
-fn max_age() -> u64 {
-    FirstComeConfig::default().max_age
-}
-
-/// The settings of any environment.
-const ENV: &[Key] = &[
-    key(
-        "env.kwargs",
-        Kind::Text(is_json_object, "a JSON object in quotes"),
-        "Arguments of the constructor of a gym: environment",
-    ),
-    key(
-        "env.path",
-        Kind::Text(|_| true, "the path of a directory"),
-        "Directory of the module of a gym:MODULE:.. environment; empty: the current one, which the run remembers",
-    ),
-    key("env.frame_stack", Kind::Int(1, 64), "Observations seen at once, the oldest first; 1: the last alone"),
-    key(
-        "env.time_limit",
-        Kind::Int(0, u32::MAX as i64),
-        "Steps after which an episode is truncated; 0: the environment's own limit",
-    ),
-    key("env.action_repeat", Kind::Int(1, 1000), "Times that each action is taken; rewards are summed, time_limit counts each"),
-    key(
-        "env.pixels",
-        Kind::Int(0, 512),
-        "Width and height of the environment's picture, observed in grey; 0: its own observations",
-    ),
-    key("env.reward_clip", Kind::Float(0.0, 1e9), "Bound of the rewards that are learnt from; returns are unclipped; 0: none"),
-];
-
-fn is_json_object(text: &str) -> bool {
-    text.is_empty() || serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text).is_ok()
 }
 
 /// Returns the number of cores that this process may use.
@@ -363,83 +224,11 @@ pub fn keys() -> impl Iterator<Item = &'static Key> {
         .chain([NetConfig::KEYS].into_iter().chain(algos).flatten())
 }
 
-/// Names of the algorithms with a property by default, in words.
-fn names_of(property: fn(&Traits) -> bool) -> String {
-    let all = Algo::all().into_iter().filter(|algo| property(&AlgoConfig::new(*algo).settings().traits(1)));
-    all.map(Algo::name).collect::<Vec<_>>().join(" or ")
-}
-
 /// Names of the settings that a resumed run may change.
 ///
 /// These settings control time, memory and files, or help after a divergence.
 pub(crate) fn resumable() -> impl Iterator<Item = &'static str> {
     keys().filter(|key| key.resumable).map(|key| key.name)
-}
-
-fn env_device() -> String {
-    "auto".into()
-}
-
-/// Texts that name devices.
-const DEVICES: &str = "auto, cpu, cuda, cuda:i, a list of different GPUs such as cuda:0,1, emulated or emulated:n";
-/// Maximum number of devices, each of which needs a slice of the environments.
-const MAX_DEVICES: usize = 16;
-
-/// Reads the devices of a training, one or several that share it.
-fn parse_devices(text: &str) -> Option<Vec<Device>> {
-    let one = match text {
-        "auto" => Some(Device::Auto),
-        "cpu" => Some(Device::Cpu),
-        "cuda" => Some(Device::Cuda(0)),
-        "emulated" => Some(Device::Emulated),
-        _ => None,
-    };
-    if let Some(device) = one {
-        return Some(vec![device]);
-    }
-    if let Some(n) = text.strip_prefix("emulated:") {
-        let n = n.parse().ok().filter(|n| (1..=MAX_DEVICES).contains(n))?;
-        return Some(vec![Device::Emulated; n]);
-    }
-    let ordinals: Vec<usize> = text.strip_prefix("cuda:")?.split(',').map(|i| i.parse().ok()).collect::<Option<_>>()?;
-    let different = ordinals.iter().collect::<BTreeSet<_>>().len() == ordinals.len();
-    (different && ordinals.len() <= MAX_DEVICES).then(|| ordinals.into_iter().map(Device::Cuda).collect())
-}
-
-/// Reads one device.
-pub(crate) fn parse_device(text: &str) -> Option<Device> {
-    parse_devices(text).filter(|devices| devices.len() == 1).map(|devices| devices[0])
-}
-
-/// Where to train.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Device {
-    /// The GPU where a measurement says that it pays, else the CPU.
-    Auto,
-    Cpu,
-    Cuda(usize),
-    /// The kernels of a GPU, compiled for the host.
-    Emulated,
-}
-
-impl Device {
-    /// Opens the device; `None` for the CPU.
-    ///
-    /// # Errors
-    /// [`Error::Device`] if it does not exist.
-    pub(crate) fn open(self) -> Result<Option<rl_cuda::Device>, Error> {
-        Ok(match self {
-            Self::Auto | Self::Cpu => None,
-            Self::Cuda(ordinal) => Some(rl_cuda::Device::open(ordinal)?),
-            Self::Emulated => Some(rl_cuda::Device::emulated()?),
-        })
-    }
-
-    /// Returns the sensors of a GPU, if it has any that can be read.
-    pub(crate) fn sensors(self) -> Option<rl_cuda::Sensors> {
-        let Self::Cuda(ordinal) = self else { return None };
-        rl_cuda::Device::open(ordinal).and_then(|device| device.sensors()).ok()
-    }
 }
 
 impl Config {
@@ -627,153 +416,6 @@ impl Config {
         Build { spaces, net: &self.net, n_envs, n_collectors: 1, seed, fresh, device: None, env: None, ranks: None, replay }
     }
 
-    /// Finds problems of several settings together.
-    pub(crate) fn impossible(&self) -> Vec<Concern> {
-        let mut found = Vec::new();
-        if self.n_devices() > 1 && self.net.learner == LearnerKind::Reference {
-            let text = "but learner = \"reference\" learns on one device only; use one of them";
-            found.push((vec!["device", "learner"], format!("device is {}, {text}", self.run.device)));
-        }
-        if self.run.collect_threads > self.run.threads {
-            let text = "more than there are threads; raise threads or leave it at 0";
-            found.push((vec!["collect_threads", "threads"], format!("collect_threads is {}, {text}", self.run.collect_threads)));
-        }
-        let env_on_learner = self.learns_on_device() && self.run.env_device == "learner";
-        let algo = self.algo.name();
-        if env_on_learner && self.replays() {
-            let text =
-                format!("env_device is learner, but {algo} remembers the steps of environments on the CPU; use env_device = cpu");
-            found.push((vec!["env_device", "algo"], text));
-        }
-        if self.mode() != Mode::Sync && self.n_devices() > 1 {
-            let text = "but several devices learn from rollouts of the latest policy only so far; use pipeline = sync";
-            let device = &self.run.device;
-            found.push((vec!["device", "pipeline"], format!("device is {device} and pipeline is overlapped, {text}")));
-        } else if self.mode() != Mode::Sync && env_on_learner && !self.replays() {
-            let text = "pipeline is overlapped, but environments on the learner's device take turns with it";
-            found.push((vec!["env_device", "pipeline"], format!("env_device is learner and {text}; use env_device = cpu")));
-        }
-        found.extend(self.algo.settings().check(self.run.n_envs));
-        found
-    }
-
-    /// Finds a problem of the settings with the environment.
-    pub(crate) fn unfit(&self, entry: &Entry) -> Option<Concern> {
-        let env = entry.name;
-        let known = catalog::keys_of(env);
-        if let Some(name) = self.env.settings.keys().find(|name| known.iter().all(|key| key.field() != name.as_str())) {
-            let key = catalog::keys().find(|key| key.field() == name.as_str()).map(|key| key.name);
-            return Some((Vec::from_iter(key), format!("env.{name} has no effect: {env} has no such setting")));
-        }
-        if entry.batches().is_none() && !self.env.kwargs.is_empty() {
-            return Some((vec!["env.kwargs"], format!("env.kwargs has no effect: {env} takes no arguments")));
-        }
-        if !self.env.path.is_empty() && !env.strip_prefix(worker::GYM).is_some_and(|id| id.contains(':')) {
-            return Some((vec!["env.path"], format!("env.path has no effect: {env} names no module of Python")));
-        }
-        if entry.batches().is_some() && (Wrappers { reward_clip: 0.0, ..self.env.wrappers }) != Wrappers::default() {
-            let text = "runs in worker processes, where of the wrappers env.* only env.reward_clip applies; use Gymnasium's own";
-            return Some((vec![], format!("{env} {text}")));
-        }
-        if self.env.wrappers.pixels > 0 && !self.blocks(entry) && entry.draws().is_ok_and(|draws| !draws) {
-            return Some((vec!["env.pixels"], format!("env.pixels observes what an environment draws, and {env} draws nothing")));
-        }
-        if !self.run.replay_dir.is_empty() && !self.replays() {
-            let text = format!("replay_dir has no effect: {} has no replay memory", self.algo.name());
-            return Some((vec!["replay_dir"], text));
-        }
-        if !self.run.offline.is_empty() && !self.replays() {
-            let replaying = names_of(|traits| traits.replay.is_some());
-            let text = format!("offline is for {replaying}: {} learns from the steps of its own policy only", self.algo.name());
-            return Some((vec!["offline", "algo"], text));
-        }
-        if entry.batches().is_none() && self.run.drive != Drive::Lockstep {
-            let text = format!("drive has no effect: {env} does not run in worker processes");
-            return Some((vec!["drive"], text));
-        }
-        if self.blocks(entry) || self.run.drive == Drive::Auto {
-            if self.env.wrappers != Wrappers::default() {
-                let text = format!("{env} blocks, and env.* puts wrappers only around environments that do not; leave them out");
-                return Some((vec![], text));
-            }
-            if let Some(what) = self.traits().fixed_columns {
-                let text = "which needs rollouts whose columns stay with one environment each";
-                let why =
-                    format!("{what}, {text}, but {env} blocks: its environments fill columns in the order in which they answer");
-                return Some((vec![], why));
-            }
-            if self.replays() && entry.spaces().0.stack() > 1 {
-                let text = "blocks and stacks frames, which the replay memory of";
-                let (algo, others) = (self.algo.name(), names_of(|traits| traits.replay.is_none()));
-                return Some((vec![], format!("{env} {text} {algo} keeps for environments in step only; choose {others}")));
-            }
-        }
-        let spaces = self.wrapped(entry).spaces();
-        self.algo.settings().fits(env, &spaces, &self.net)
-    }
-
-    /// Finds a setting with which `n_ranks` ranks cannot train together.
-    pub(crate) fn unshared(&self, entry: &Entry, n_ranks: usize) -> Option<String> {
-        if n_ranks > 1 && !self.run.offline.is_empty() {
-            return Some("offline is for one process: a recording has no environments to share; use mpi = off".into());
-        }
-        if self.n_devices() > 1 && (n_ranks > 1 || self.run.mpi.has_actors()) {
-            return Some(format!("device is {}, but only one process can have several devices; use mpi = off", self.run.device));
-        }
-        if self.run.mpi.has_actors() {
-            return self.unfit_for_actors(entry, n_ranks - 1);
-        }
-        if n_ranks == 1 && self.n_devices() == 1 {
-            return None;
-        }
-        let (cannot, instead) = if n_ranks > 1 {
-            ("which ranks of MPI cannot share so far", "mpi = off")
-        } else {
-            ("which several devices cannot share so far", "one device")
-        };
-        if self.mode() != Mode::Sync {
-            return Some(format!("pipeline is overlapped, {cannot}; use pipeline = sync"));
-        }
-        if n_ranks > 1 && self.learns_on_device() {
-            return Some(format!("device is {}, {cannot}; use --device cpu", self.run.device));
-        }
-        let blocks = self.blocks(entry) || self.run.drive == Drive::Auto;
-        blocks.then(|| {
-            format!("{} fills rollouts in the order of its answers, {cannot}; use drive = lockstep or {instead}", entry.name)
-        })
-    }
-
-    /// Finds a setting with which `n_actors` actors cannot collect for a learner.
-    fn unfit_for_actors(&self, entry: &Entry, n_actors: usize) -> Option<String> {
-        let (max_lag, mpi) = (self.run.max_lag, if self.run.mpi == Mpi::Central { "central" } else { "actors" });
-        if n_actors == 0 {
-            return Some(format!("mpi is {mpi}, which needs mpirun with 2 processes or more: a learner and an actor"));
-        }
-        if self.run.mpi == Mpi::Central {
-            let text = "mpi is central, which answers environments one by one, and";
-            return if !self.blocks(entry) {
-                Some(format!("{text} {} does not block; use mpi = actors", entry.name))
-            } else if self.run.n_envs < n_actors {
-                Some(format!("{text} {n_actors} actors have {} environments to share", self.run.n_envs))
-            } else {
-                None
-            };
-        }
-        if self.mode() == Mode::Sync || !(max_lag + 1).is_multiple_of(n_actors) {
-            let text = "which take turns: each needs as many of the max_lag + 1 rollouts in flight";
-            let so = format!("--set pipeline=overlapped --set max_lag={}", 2 * n_actors - 1);
-            return Some(format!("mpi is actors with {n_actors} of them, {text}; use {so}"));
-        }
-        if self.learns_on_device() && self.env_on_device(entry).is_ok_and(|env| env.is_some()) {
-            return Some("mpi is actors, and the environments are on the learner's device; use env_device = cpu".into());
-        }
-        if let Some(what) = self.traits().fixed_columns {
-            return Some(format!("mpi is actors, and {what}, which needs environments with one numbering"));
-        }
-        let stacks = self.replays() && entry.spaces().0.stack() > 1;
-        stacks.then(|| format!("mpi is actors, and {} remembers stacked frames of environments in step only", self.algo.name()))
-    }
-
     /// Returns the settings as a table, in which the environment is a table too.
     fn table(&self) -> Result<Table, Error> {
         let bad = |e: toml::ser::Error| Error::config(e.to_string());
@@ -843,6 +485,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sources::worker;
     use rl_envs::catalog::find;
 
     fn resolve(assignments: &[&str]) -> Result<Config, Error> {

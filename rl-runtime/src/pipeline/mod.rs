@@ -118,8 +118,8 @@ pub trait Collect: Send + 'static {
 
     /// Carries a state of `len` elements for each environment.
     ///
-    /// A policy with memory asks for it: see [`Policy::state_len`]. Called before the first rollout. A collector that carries none
-    /// refuses, as by default.
+    /// A policy with memory asks for it: see [`Policy::state_len`]. Called before the first rollout. By default, a collector
+    /// carries none, and refuses.
     ///
     /// # Errors
     /// [`Error::Config`] if it carries none, [`Error::Agent`] if there is not enough memory.
