@@ -9,7 +9,6 @@ use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step};
 use rl_runtime::config::Layers;
 use rl_runtime::evaluation::{evaluate_policy, evaluation_seed};
 use rl_runtime::event::Event;
-use rl_runtime::profile::Profile;
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::Training;
 use rl_runtime::{Algo, Error, checkpoint};
@@ -63,7 +62,7 @@ fn main() -> Result<(), Error> {
     let config = layers.resolve(&entry, Algo::PPO)?;
 
     let dir = RunDir::create(None, &config, "cpu")?; // runs/walk-ppo-seed0-1
-    let mut training = Training::new(&config, &entry, Profile::new(false))?;
+    let mut training = Training::builder(&config, &entry).build()?;
     training.run(&dir, &mut |event| match event {
         Event::Row { progress, .. } if progress.iterations % 10 == 0 => {
             println!("{:>6} env steps: mean return {:.2}", progress.env_steps, progress.return_mean());

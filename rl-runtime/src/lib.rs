@@ -8,7 +8,7 @@
 //!
 //! ```
 //! # #[cfg(feature = "train")] {
-//! use rl_runtime::{Algo, config::Layers, profile::Profile, run_dir::RunDir, train::Training};
+//! use rl_runtime::{Algo, config::Layers, run_dir::RunDir, train::Training};
 //!
 //! let mut layers = Layers::default();
 //! let settings = ["steps=512", "ppo.n_steps=32", "ppo.batch_size=64", "eval_episodes=1"];
@@ -17,7 +17,7 @@
 //! let config = layers.resolve(entry, Algo::PPO)?;
 //! # let place = std::env::temp_dir().join(format!("rl-runtime-doc-{}", std::process::id()));
 //! let dir = RunDir::create(Some(&place), &config, "cpu")?; // config.toml, metrics.csv, checkpoints
-//! let mut training = Training::new(&config, entry, Profile::new(false))?;
+//! let mut training = Training::builder(&config, entry).build()?;
 //! training.run(&dir, &mut |_| ())?; // calls back with each row of metrics
 //! # std::fs::remove_dir_all(place)?;
 //! # }
@@ -71,6 +71,8 @@ pub use pipeline::mode::Mode;
 pub use pipeline::{blocking, calls, faults, first_come};
 #[cfg(feature = "train")]
 pub use report::{metrics, profile};
+#[cfg(feature = "train")]
+pub use run::builder::TrainingBuilder;
 #[cfg(feature = "train")]
 pub use run::progress::Progress;
 #[cfg(feature = "train")]

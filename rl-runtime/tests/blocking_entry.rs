@@ -12,7 +12,6 @@ use rl_envs::{Action, ActionSpace, BlockingEnv, Env, EnvError, Pool, Rng, Space,
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::Layers;
 use rl_runtime::evaluation::evaluate_policy;
-use rl_runtime::profile::Profile;
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::Training;
 use rl_runtime::{Algo, Config, Error};
@@ -71,8 +70,8 @@ fn train(config: &Config, dir: &Path, from: Option<&Path>) -> std::path::PathBuf
     }
     let begun = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.progress.env_steps);
     let mut training = match checkpoint {
-        Some(checkpoint) => Training::resume(config, &remote(), checkpoint, Profile::new(false)).unwrap(),
-        None => Training::new(config, &remote(), Profile::new(false)).unwrap(),
+        Some(checkpoint) => Training::builder(config, &remote()).checkpoint(checkpoint).build().unwrap(),
+        None => Training::builder(config, &remote()).build().unwrap(),
     };
     let dir = RunDir::create(Some(dir), config, "cpu").unwrap();
     let outcome = training.run(&dir, &mut |_| ()).unwrap();

@@ -1,6 +1,7 @@
 //! A run: its training loop, its files, its policy shown.
 
 pub(crate) mod assemble;
+pub(crate) mod builder;
 pub mod checkpoint;
 pub(crate) mod diverged;
 pub mod evaluation;

@@ -99,7 +99,8 @@ impl Source {
     /// [`RunDir::replace_config`].
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] if it is damaged; errors of [`Training::new`] and [`RunDir::create`].
+    /// [`Error::Checkpoint`] if it is damaged; errors of [`RunDir::create`] and
+    /// [`TrainingBuilder::build`](crate::TrainingBuilder::build).
     pub fn begin(
         self,
         config: &Config,
@@ -111,13 +112,13 @@ impl Source {
     ) -> Result<Resumed, Error> {
         let Self { run, checkpoint, .. } = self;
         let Some(path) = checkpoint else {
-            let training = Training::of_rank(config, entry, ranks, true, profile)?;
+            let training = Training::builder(config, entry).profile(profile).peers(ranks).build()?;
             let dir = run.ok_or_else(|| Error::config("a run or a checkpoint is needed"))?;
             let notes = vec!["the run was stopped before its first checkpoint: it starts from the beginning".into()];
             return Ok(Resumed { dir, training, notes });
         };
         Budget::playing(config, entry, 0).check()?;
-        let mut training = Training::of_rank(config, entry, ranks, false, profile)?;
+        let mut training = Training::builder(config, entry).profile(profile).peers(ranks).unset().build()?;
         let checkpoint = Checkpoint::load(&path, training.agent().layout())?;
         let env_steps = checkpoint.progress.env_steps;
         let mut notes = vec![format!("resumed from {} env steps", grouped(env_steps))];

@@ -7,24 +7,21 @@ use std::time::Instant;
 
 use rl_agents::ranks::{Ranks, gather};
 use rl_agents::{ARITHMETIC, Agent, Anomalies, CollectorState, EvalConfig, Metrics, Precision, Snapshot};
+use rl_envs::Pool;
 use rl_envs::catalog::Entry;
-use rl_envs::{Pool, VecEnv};
 
 use crate::Mode;
 use crate::Progress;
-use crate::config::algo::Built;
-use crate::config::budget::Budget;
 use crate::config::{Mpi, RunConfig};
 use crate::file::own;
 use crate::pipeline::calls::Calls;
-use crate::pipeline::{Collect, Filled, Flow, Pipeline, rollout_memory};
+use crate::pipeline::{Collect, Filled, Flow, Pipeline};
 use crate::print::grouped;
 use crate::ranks::crew::Crew;
 use crate::report::metrics::{EVALUATION, LagHistogram, Log, Row};
 use crate::report::profile::{Phase, Profile, Track};
 use crate::report::resources::Meter;
 use crate::report::tensorboard::EventFile;
-use crate::run::assemble::{agent, collector, of_slices, with_measured_drive};
 use crate::run::checkpoint::Checkpoint;
 use crate::run::evaluation::{Evaluation, evaluate, training_evaluation_seed};
 use crate::run::event::{Event, Listener, warn};
@@ -410,7 +407,22 @@ impl<'a> Part<'a> {
     }
 }
 
+/// Parts of a training, of which nothing has been written.
+pub(super) struct Parts<'a> {
+    pub(super) config: &'a Config,
+    pub(super) entry: &'a Entry,
+    /// Threads that learn.
+    pub(super) pool: Pool,
+    pub(super) agent: Box<dyn Agent>,
+    pub(super) pipeline: Pipeline<Box<dyn Collect>>,
+    pub(super) profile: Profile,
+    /// Other ranks that share the training, if there are any.
+    pub(super) ranks: Option<Arc<dyn Ranks>>,
+}
+
 /// A run, with everything made before anything is written.
+///
+/// [`Training::builder`] makes it.
 pub struct Training {
     run: Run,
     agent: Box<dyn Agent>,
@@ -418,167 +430,12 @@ pub struct Training {
     /// Environments of all ranks that rank 0 has loaded, until it sends them.
     loaded: Option<CollectorState>,
     /// Threads of the other devices, if several share the training.
-    _crew: Option<Crew>,
+    pub(super) crew: Option<Crew>,
 }
 
 impl Training {
-    /// Creates a training in the environment of `entry`.
-    ///
-    /// If the settings name several devices, each other one has a thread until the training is dropped.
-    ///
-    /// # Errors
-    /// The errors of [`Budget::check`], the environments, the agent and the rollout.
-    pub fn new(config: &Config, entry: &Entry, profile: Profile) -> Result<Self, Error> {
-        let (config, entry) = (&with_measured_drive(config, entry)?, &config.wrapped(entry));
-        Self::alone(config, entry, true, profile)
-    }
-
-    /// Creates a training of this process alone, on one device or several.
-    fn alone(config: &Config, entry: &Entry, fresh: bool, profile: Profile) -> Result<Self, Error> {
-        if config.n_devices() > 1 {
-            return Self::of_devices(config, entry, fresh, profile);
-        }
-        Self::of_thread((config, entry), auto::choose(config, entry, 1).0.open()?, fresh, None, profile)
-    }
-
-    /// Creates a training that several devices share.
-    ///
-    /// This thread has the first device; the others have threads of their own.
-    fn of_devices(config: &Config, entry: &Entry, fresh: bool, profile: Profile) -> Result<Self, Error> {
-        if let Some(problem) = config.unshared(entry, 1) {
-            return Err(Error::config(problem));
-        }
-        let mut devices = config.open_devices()?.into_iter();
-        let (mut crew, first) = (Crew::new(devices.len()), devices.next());
-        for (i, device) in devices.enumerate() {
-            let (rank, config, entry) = (i + 1, config.clone(), *entry);
-            let name = format!("device {rank} of {}", config.run.device);
-            crew.spawn(rank, &name, move |ranks| {
-                let built = Self::of_thread((&config, &entry), Some(device), fresh, Some(ranks.clone()), Profile::new(false));
-                let mut training = built?;
-                gather(&*ranks, Ok(()))?;
-                training.follow()
-            })?;
-        }
-        let training = Self::of_thread((config, entry), first, fresh, Some(crew.member(0)), profile)?;
-        // Each has been built, or this is the error of one that has not.
-        gather(&*crew.member(0), Ok(()))?;
-        Ok(Self { _crew: Some(crew), ..training })
-    }
-
-    /// Creates the training of a thread with a device, or with the CPU.
-    fn of_thread(
-        (config, entry): (&Config, &Entry),
-        device: Option<rl_cuda::Device>,
-        fresh: bool,
-        ranks: Option<Arc<dyn Ranks>>,
-        profile: Profile,
-    ) -> Result<Self, Error> {
-        if ranks.is_some() {
-            interrupt::finish_rollouts();
-        }
-        let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, ranks.as_ref())?]);
-        Self::build(config, entry, envs, || agent(config, entry, device, 1, fresh, ranks.as_ref()), ranks.clone(), profile)
-    }
-
-    /// Creates a training of the caller's agent.
-    ///
-    /// Of the algorithm's settings, only the steps of a rollout count.
-    ///
-    /// # Errors
-    /// The errors of [`Training::new`].
-    pub fn with_agent(config: &Config, entry: &Entry, agent: Box<dyn Agent>, profile: Profile) -> Result<Self, Error> {
-        let (config, entry) = (&with_measured_drive(config, entry)?, &config.wrapped(entry));
-        let envs = |pool: &Pool| Ok(vec![collector(config, entry, pool, None)?]);
-        Self::build(config, entry, envs, || Ok((agent, None)), None, profile)
-    }
-
-    /// Creates a training that `ranks` share, as one of them, or one of its own.
-    ///
-    /// `fresh` draws the parameters; else they will be loaded. Rank 0 calls [`Training::run`], all others [`Training::follow`].
-    /// If the others are actors, only rank 0 has a training.
-    ///
-    /// # Errors
-    /// [`Error::Config`] for a setting that ranks cannot share; the errors of [`Training::new`].
-    pub(crate) fn of_rank(
-        config: &Config,
-        entry: &Entry,
-        peers: Option<&Arc<dyn Peers>>,
-        fresh: bool,
-        profile: Profile,
-    ) -> Result<Self, Error> {
-        let n_ranks = peers.map_or(1, |peers| peers.n_ranks());
-        let has_actors = config.run.mpi.has_actors();
-        if let Some(problem) = config.unshared(entry, n_ranks) {
-            return Err(Error::config(problem));
-        }
-        let (config, entry) = (&with_measured_drive(config, entry)?, &config.wrapped(entry));
-        if let Some(peers) = peers.filter(|_| has_actors) {
-            interrupt::finish_rollouts();
-            let actors = peers.actors(config, entry)?;
-            let n_collectors = actors.len();
-            let agent = || agent(config, entry, config.device().open()?, n_collectors, fresh, None);
-            return Self::build(config, entry, |_| Ok(actors), agent, None, profile);
-        }
-        let Some(ranks) = peers.cloned() else { return Self::alone(config, entry, fresh, profile) };
-        // To ranks, `auto` is the CPU.
-        Self::of_thread((config, entry), config.device().open()?, fresh, Some(ranks), profile)
-    }
-
-    /// Creates a training in `envs` instead of the entry's environments.
-    ///
-    /// They have the same spaces. Evaluations are played in the entry's environments.
-    ///
-    /// # Errors
-    /// The errors of [`Training::new`] and [`Collector::of`](rl_agents::Collector::of).
-    ///
-    /// # Panics
-    /// If `envs` is empty.
-    pub fn with_envs(config: &Config, entry: &Entry, envs: Vec<Box<dyn VecEnv>>, profile: Profile) -> Result<Self, Error> {
-        if config.n_devices() > 1 {
-            return Err(Error::config(format!("device is {}, but given environments need one device", config.run.device)));
-        }
-        let entry = &config.wrapped(entry);
-        let mut on_cpu = config.clone();
-        on_cpu.run.env_device = "cpu".into();
-        let agent = || agent(&on_cpu, entry, config.device().open()?, 1, true, None);
-        Self::build(config, entry, |pool| Ok(vec![of_slices(config, envs, pool)?]), agent, None, profile)
-    }
-
-    /// Creates a training that continues from a checkpoint.
-    ///
-    /// The settings are those of `config`.
-    ///
-    /// # Errors
-    /// The errors of [`Training::new`], and those of the agent and the environments if the checkpoint does not fit.
-    pub fn resume(config: &Config, entry: &Entry, checkpoint: Checkpoint, profile: Profile) -> Result<Self, Error> {
-        let mut training = Self::of_rank(config, entry, None, false, profile)?;
-        training.load(checkpoint)?;
-        Ok(training)
-    }
-
-    fn build(
-        config: &Config,
-        entry: &Entry,
-        collectors: impl FnOnce(&Pool) -> Result<Vec<Box<dyn Collect>>, Error>,
-        agent: impl FnOnce() -> Result<Built, Error>,
-        ranks: Option<Arc<dyn Ranks>>,
-        profile: Profile,
-    ) -> Result<Self, Error> {
-        Budget::training(config, entry).check()?;
-        let pool = Pool::new(config.learner_threads(entry))?;
-        let collecting = match config.mode() {
-            Mode::Sync => pool.clone(),
-            Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,
-        };
-        let (mut agent, on_device) = agent()?;
-        let mut collectors = match on_device {
-            Some(collector) => vec![Box::new(collector) as Box<dyn Collect>],
-            None => collectors(&collecting)?,
-        };
-        collectors.iter_mut().try_for_each(|collector| collector.remember(agent.policy().state_len()))?;
-        let memory = rollout_memory(&mut *agent, config.mode());
-        let pipeline = Pipeline::new(config.mode(), collectors, config.n_steps(), &memory, &profile)?;
+    pub(super) fn of_parts(parts: Parts<'_>) -> Result<Self, Error> {
+        let Parts { config, entry, pool, mut agent, pipeline, profile, ranks } = parts;
         let (config, entry, track) = (config.clone(), *entry, profile.track("learner"));
         if let Some(observed) = agent.observed() {
             observed.watch(track.watch());
@@ -592,7 +449,7 @@ impl Training {
         }
         let (progress, saves) = (Progress::default(), Saves::default());
         let run = Run { config, entry, pool, progress, saves, profile, track, ranks };
-        Ok(Self { run, agent, pipeline, loaded: None, _crew: None })
+        Ok(Self { run, agent, pipeline, loaded: None, crew: None })
     }
 
     /// Continues from a checkpoint of an agent of the same kind.

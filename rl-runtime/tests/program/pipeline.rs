@@ -120,8 +120,8 @@ fn assert_same(found: &Snapshot, expected: &Snapshot, what: &str) {
 fn trained(config: &Config, dir: &Path, from: Option<Checkpoint>) -> Checkpoint {
     let profile = Profile::new(false);
     let training = match from {
-        Some(checkpoint) => Training::resume(config, entry(config), checkpoint, profile),
-        None => Training::new(config, entry(config), profile),
+        Some(checkpoint) => Training::builder(config, entry(config)).profile(profile).checkpoint(checkpoint).build(),
+        None => Training::builder(config, entry(config)).profile(profile).build(),
     };
     let mut training = training.unwrap();
     let dir = RunDir::create(Some(dir), config, "cpu").unwrap();
@@ -473,7 +473,7 @@ fn what_was_learnt_before_an_environment_failed_is_saved_and_can_be_continued() 
         let steps_left = 4 * config.n_steps() as u32 + 1;
         let env = Failing { env: CartPole::default(), steps_left, panics };
         let envs = Box::new(SyncVecEnv::new(config.run.n_envs, env));
-        let mut training = Training::with_envs(&config, entry(&config), vec![envs], Profile::new(false)).unwrap();
+        let mut training = Training::builder(&config, entry(&config)).envs(vec![envs]).build().unwrap();
         let dir = RunDir::create(Some(&path), &config, "cpu").unwrap();
         let error = training.run(&dir, &mut |_| ()).unwrap_err();
         assert_eq!(error.exit_code(), 5, "{algo:?} {error}");
@@ -490,7 +490,7 @@ fn what_was_learnt_before_an_environment_failed_is_saved_and_can_be_continued() 
         // The learner may notice the failure before it has learnt from every full rollout.
         assert!(if pipeline == "pipeline=sync" { learnt == 4 } else { (1..=4).contains(&learnt) }, "{algo:?}: {learnt}");
         assert!(!saved.collector.has_envs() && saved.agent.params.iter().all(|x| x.is_finite()));
-        let mut training = Training::resume(&config, entry(&config), saved, Profile::new(false)).unwrap();
+        let mut training = Training::builder(&config, entry(&config)).checkpoint(saved).build().unwrap();
         let outcome = training.run(&dir, &mut |_| ()).unwrap();
         assert!(outcome.progress.env_steps >= config.run.steps);
     }
@@ -500,7 +500,7 @@ fn what_was_learnt_before_an_environment_failed_is_saved_and_can_be_continued() 
 fn a_training_whose_agent_is_given_equals_one_that_makes_it_and_goes_on_from_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let train = |name: &str, config: &Config, from: Option<&Path>| {
-        let mut training = Training::with_agent(config, entry(config), agent(config), Profile::new(false)).unwrap();
+        let mut training = Training::builder(config, entry(config)).agent(agent(config)).build().unwrap();
         if let Some(path) = from {
             let checkpoint = Checkpoint::load(path, training.agent().layout()).unwrap();
             training.load(checkpoint).unwrap();

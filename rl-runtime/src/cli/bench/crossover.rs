@@ -15,7 +15,6 @@ use crate::cli::signals;
 use crate::config::crossover::{Crossover, CrossoverPoint, PAYS};
 use crate::config::{Device, Layers, parse_device};
 use crate::print::{grouped, quoted};
-use crate::report::profile::Profile;
 use crate::run::train::Training;
 use crate::{Algo, Config, Error, interrupt, print};
 
@@ -126,7 +125,7 @@ impl CrossoverArgs {
 
 /// Measures env steps per second on both sides; `None` at an interrupt.
 fn rates(case: &Case, entry: &Entry, seconds: f64) -> Result<Option<[f64; 2]>, Error> {
-    let make = |config| Training::new(config, entry, Profile::new(false));
+    let make = |config| Training::builder(config, entry).build();
     let mut sides = [(make(&case.cpu)?, Vec::new()), (make(&case.device)?, Vec::new())];
     let least = Duration::from_secs_f64(seconds) / (2 * ROUNDS);
     for round in 0..ROUNDS {

@@ -208,7 +208,7 @@ fn follow(job: &crate::ranks::mpi::Job, envs: &Envs) -> Result<ExitCode, Error> 
         }
         envs.start_within(Some(config.run.start_timeout_s));
         let entry = envs.open(&config.env, Choice::Given, false, threads(None))?;
-        Training::of_rank(&config, &entry, Some(ranks), true, Profile::new(false))?.follow()?;
+        Training::builder(&config, &entry).peers(Some(ranks)).build()?.follow()?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -291,7 +291,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             budget.check()?;
             if args.dry_run {
                 // Parameters that are not drawn take the same memory.
-                let mut training = Training::of_rank(&config, entry, None, false, profile)?;
+                let mut training = Training::builder(&config, entry).profile(profile).unset().build()?;
                 let device = if config.n_devices() > 1 { format!("each of {device}") } else { device };
                 warnings(&config, entry).iter().for_each(|warning| report.warn(warning));
                 report.memory(&device, &budget.parts()?, &training.device_memory());
@@ -308,7 +308,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             warnings(&config, entry).iter().for_each(|warning| report.warn(warning));
             rounded(&config).filter(|_| has_steps).iter().for_each(|note| report.note(note));
             begin(&config, ranks)?;
-            match Training::of_rank(&config, entry, ranks, true, profile.clone()) {
+            match Training::builder(&config, entry).profile(profile.clone()).peers(ranks).build() {
                 Ok(training) => (config, dir, training, Vec::new(), timeline),
                 Err(error) => {
                     dir.discard();

@@ -22,7 +22,6 @@ use crate::config::budget::{Budget, in_words};
 use crate::config::{Layers, layers};
 use crate::file::Draft;
 use crate::print::grouped;
-use crate::report::profile::Profile;
 use crate::run::train::Training;
 use crate::{Algo, Config, Error, Mode, interrupt, print};
 
@@ -318,7 +317,7 @@ impl Tuning<'_> {
         let mut config = config.clone();
         // As in the longest part of a training.
         config.algo.settings_mut().settle();
-        match Training::new(&config, self.entry, Profile::new(false)) {
+        match Training::builder(&config, self.entry).build() {
             Err(Error::Config { .. } | Error::DeviceMemory { .. }) => Ok(0.0),
             // Once the pipeline is full.
             training => training?.rate(1 + config.mode().n_ahead() as u64, self.least),

@@ -17,7 +17,6 @@ use rl_envs::{
 use rl_runtime::budget::Budget;
 use rl_runtime::checkpoint;
 use rl_runtime::config::{Layers, PRESETS};
-use rl_runtime::profile::Profile;
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::Training;
 use rl_runtime::worker::{GYM, WorkerOptions, env_seed, exec, gym};
@@ -326,7 +325,7 @@ fn several_choices_at_once_are_learnt_and_refused_by_name_where_they_cannot_be()
             ["a2c.n_steps=8", "a2c.learning_rate=0.01", "log_interval=100"]
         };
         let config = resolve(algo, &[few, own].concat()).unwrap();
-        let mut training = Training::new(&config, &entry, Profile::new(false)).unwrap();
+        let mut training = Training::builder(&config, &entry).build().unwrap();
         let run = RunDir::create(Some(&dir.path().join(name)), &config, "cpu").unwrap();
         let outcome = training.run(&run, &mut |_| ()).unwrap();
         // Nine steps, with a reward of 1 for each of two right choices.
@@ -491,7 +490,7 @@ fn train(id: &str, kwargs: &Value, settings: &[&str], dir: &Path) -> (u64, Vec<f
     let small = ["steps=480", "n_envs=4", "threads=2", "hidden=[8]", "eval_episodes=3", "ppo.n_steps=40", "ppo.batch_size=40"];
     small.iter().chain(settings).for_each(|setting| layers.add_assignment(setting));
     let config = layers.resolve(&entry, Algo::PPO).unwrap();
-    let mut training = Training::new(&config, &entry, Profile::new(false)).unwrap();
+    let mut training = Training::builder(&config, &entry).build().unwrap();
     let run = RunDir::create(Some(dir), &config, "cpu").unwrap();
     let outcome = training.run(&run, &mut |_| ()).unwrap();
     assert_eq!((outcome.progress.env_steps, outcome.evaluation.unwrap().episodes), (480, 3));

@@ -107,7 +107,10 @@ fn an_algorithm_of_ones_own_is_listed_checked_trained_resumed_and_swept_by_its_n
         (&["walk", "--set", "reinforce.gama=1"], "did you mean \"reinforce.gamma\"?"),
         (&["walk", "--set", "ppo.gamma=1"], "ppo.gamma has no effect, the algorithm is reinforce"),
         (&["cartpole"], "reinforce observes one number"),
-        (&["walk", "--set", "offline=a.steps"], "offline is for dqn or sac: reinforce learns from the steps of its own policy only"),
+        (
+            &["walk", "--set", "offline=a.steps"],
+            "offline is for dqn or sac: reinforce learns from the steps of its own policy only",
+        ),
     ] {
         let (code, text) = run(&[&["train"], &settings[..], args].concat());
         assert!(code == 2 && text.contains(why), "{args:?}: {text}");

@@ -17,7 +17,6 @@ use rl_runtime::Algo;
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::Layers;
 use rl_runtime::evaluation::evaluate_policy;
-use rl_runtime::profile::Profile;
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::Training;
 use rl_runtime::watch::{self, Seen};
@@ -32,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = layers.resolve(&entry, Algo::A2C)?;
 
     let agent = Box::new(Reinforce::new(Net::new(config.run.seed), ReinforceConfig::default()));
-    let mut training = Training::with_agent(&config, &entry, agent, Profile::new(false))?;
+    let mut training = Training::builder(&config, &entry).agent(agent).build()?;
     let run = match Path::new(dir) {
         dir if dir.exists() => RunDir::open(dir)?.0,
         dir => RunDir::create(Some(dir), &config, "cpu")?,
