@@ -11,11 +11,10 @@ use crate::batch::wrappers::Wrappers;
 use crate::check::batch::check_batches;
 use crate::check::trace::{TraceStep, trace};
 use crate::check::{Check, check_env_each};
-use crate::envs::breakout::Breakout;
-use crate::envs::snake::Snake;
+use crate::envs::*;
 use crate::{
     ActionSpace, BlockingEnv, Canvas, Constructor, Env, Error, Isa, MakeBlocking, Pool, PooledVecEnv, Space, Steps, SyncVecEnv,
-    VecEnv, batch::pool, envs::acrobot, envs::cartpole, envs::mountain_car, envs::mountain_car_continuous, envs::pendulum,
+    VecEnv, batch::pool,
 };
 
 pub use crate::batch::vec_env::{Batches, Limits};
@@ -33,8 +32,8 @@ pub static ENVS: &[Entry] = &[
     .twinned(),
     Entry::lanes::<acrobot::Params, _, _>("acrobot", "swing up two linked rods (Gymnasium's Acrobot-v1)").twinned(),
     Entry::lanes::<pendulum::Params, _, _>("pendulum", "swing up a rod and hold it (Gymnasium's Pendulum-v1)").twinned(),
-    Entry::of::<Snake>("snake", "eat fruit and grow on a board of 12 by 12 (Jumanji's Snake-v1)").twinned(),
-    Entry::of::<Breakout>("breakout", "break bricks with a ball on a board of 10 by 10 (MinAtar's Breakout)").twinned(),
+    Entry::of::<snake::Snake>("snake", "eat fruit and grow on a board of 12 by 12 (Jumanji's Snake-v1)").twinned(),
+    Entry::of::<breakout::Breakout>("breakout", "break bricks with a ball on a board of 10 by 10 (MinAtar's Breakout)").twinned(),
 ];
 
 /// One environment of the catalog.

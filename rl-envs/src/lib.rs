@@ -33,7 +33,7 @@ mod numerics;
 pub use batch::isa::Isa;
 pub use batch::pool::Pool;
 pub use batch::random_actions::RandomActions;
-pub use batch::vec_env::{PooledVecEnv, SyncVecEnv, VecEnv};
+pub use batch::vec_env::{PooledVecEnv, SavedEnvs, SyncVecEnv, VecEnv};
 pub use batch::{isa, lanes, pool, wrappers};
 pub use canvas::{Canvas, Color};
 pub use check::check_env;
@@ -45,7 +45,7 @@ pub use contract::env::{BlockingEnv, BoxedEnv, Constructor, Env, EnvError, MakeB
 pub use contract::error::Error;
 pub use contract::space::{ActionKind, ActionSpace, Dtype, MAX_CATEGORIES, Space};
 pub use contract::steps::{StepLens, StepSlices, StepSlicesMut, Steps};
-pub use envs::{acrobot, breakout, cartpole, mountain_car, mountain_car_continuous, pendulum, snake};
+pub use envs::*;
 pub use numerics::permutation::Permutation;
 pub use numerics::rng::{Purpose, Rng};
 pub use numerics::{codec, math, rng};

@@ -9,7 +9,7 @@ use std::ops::Range;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::batch::isa::{self, Isa, Set, Work};
-use crate::batch::vec_env::{CHECKED, Saved};
+use crate::batch::vec_env::{CHECKED, SavedEnvs};
 use crate::{
     Action, ActionSlice, ActionSpace, Canvas, Element as _, Env, Error, ObsSliceMut, Purpose, Rng, Space, Step, StepLens,
     StepSlicesMut, Steps, VecEnv, numerics::codec,
@@ -354,11 +354,11 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
 
     fn save(&self) -> Result<Vec<u8>, Error> {
         let states = (0..self.n_envs).map(|i| get::<P, W, D>(&self.blocks[i / LANES], i % LANES)).collect();
-        codec::encode(&Saved { first_env: self.first_env, seed: self.seed, steps: self.steps, states })
+        codec::encode(&SavedEnvs { first_env: self.first_env, seed: self.seed, steps: self.steps, states })
     }
 
     fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let saved: Saved<P::State> = codec::decode(bytes)?;
+        let saved: SavedEnvs<P::State> = codec::decode(bytes)?;
         saved.check(self.n_envs, self.first_env)?;
         if let Some(fault) = saved.states.iter().find_map(|state| self.params.fault(state)) {
             return Err(Error::BadState(fault));

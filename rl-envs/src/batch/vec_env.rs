@@ -278,15 +278,19 @@ impl<E: Env> Work for EnvsStep<'_, E> {
 }
 
 /// Content of [`VecEnv::save`], the same for every layout in memory.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Saved<S> {
-    pub(crate) first_env: u32,
-    pub(crate) seed: u64,
-    pub(crate) steps: u64,
-    pub(crate) states: Vec<S>,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SavedEnvs<S> {
+    /// Index of the first environment.
+    pub first_env: u32,
+    /// Seed of the batch.
+    pub seed: u64,
+    /// Lifetime steps of each environment.
+    pub steps: u64,
+    /// State of each environment, [`Env::State`].
+    pub states: Vec<S>,
 }
 
-impl<S> Saved<S> {
+impl<S> SavedEnvs<S> {
     pub(crate) fn check(&self, n_envs: usize, first_env: u32) -> Result<(), Error> {
         if (self.states.len(), self.first_env) == (n_envs, first_env) {
             return Ok(());
@@ -357,11 +361,11 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
     fn save(&self) -> Result<Vec<u8>, Error> {
         let states: Option<Vec<E::State>> = self.envs.iter().map(Env::state).collect();
         let states = states.ok_or(Error::CannotSave)?;
-        codec::encode(&Saved { first_env: self.first_env, seed: self.seed, steps: self.steps, states })
+        codec::encode(&SavedEnvs { first_env: self.first_env, seed: self.seed, steps: self.steps, states })
     }
 
     fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let saved: Saved<E::State> = codec::decode(bytes)?;
+        let saved: SavedEnvs<E::State> = codec::decode(bytes)?;
         saved.check(self.envs.len(), self.first_env)?;
         let mut envs = self.envs.clone();
         for (env, state) in envs.iter_mut().zip(saved.states) {

@@ -28,46 +28,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Words that the code of a crate, or of one file, never contains, and the reason.
 const NEVER: &[(&str, &[&str], &str)] = &[
     ("rl-envs/src", &["cudarc", "std::process", "std::net"], "an environment touches no device, process or socket"),
-    ("rl-cuda/src", &["ppo", "Ppo", "a2c", "A2c", "dqn", "Dqn", "sac", "Sac"], "the device knows no algorithm"),
-    (
-        "rl-buffer/src",
-        &["acrobot", "breakout", "cartpole", "catalog", "mountain_car", "mountain_car_continuous", "pendulum", "snake"],
-        "a buffer names no environment",
-    ),
     (
         "rl-agents/src",
         &["std::fs", "std::net", "std::process", "std::time", "thread::scope", "thread::spawn", "thread::Builder"],
         "an agent starts no thread, opens no file and reads no clock",
-    ),
-    (
-        "rl-agents/src/algorithms/a2c.rs",
-        &["algorithms::dqn", "algorithms::ppo", "algorithms::sac"],
-        "no algorithm imports another",
-    ),
-    (
-        "rl-agents/src/algorithms/dqn.rs",
-        &["algorithms::a2c", "algorithms::ppo", "algorithms::sac"],
-        "no algorithm imports another",
-    ),
-    (
-        "rl-agents/src/algorithms/ppo.rs",
-        &["algorithms::a2c", "algorithms::dqn", "algorithms::sac"],
-        "no algorithm imports another",
-    ),
-    (
-        "rl-agents/src/algorithms/sac.rs",
-        &["algorithms::a2c", "algorithms::dqn", "algorithms::ppo"],
-        "no algorithm imports another",
-    ),
-    (
-        "rl-agents/src/algorithms/on_policy.rs",
-        &["algorithms::a2c", "algorithms::dqn", "algorithms::ppo", "algorithms::sac"],
-        "a base knows no algorithm",
-    ),
-    (
-        "rl-agents/src/algorithms/replayed.rs",
-        &["algorithms::a2c", "algorithms::dqn", "algorithms::ppo", "algorithms::sac"],
-        "a base knows no algorithm",
     ),
     ("rl-runtime/src", &["KernelInfo", "ptx"], "the runtime names no kernel"),
 ];
@@ -137,6 +101,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         }
         problems.extend(prose(source));
     }
+    problems.extend(foreign_names(&all));
     problems.extend(one_name_one_type(&all));
     for name in MAY_USE.iter().map(|(name, _)| *name).chain(["xtask/standin"]) {
         for folder in FOLDERS {
@@ -212,6 +177,39 @@ fn never(source: &Source) -> Vec<String> {
         for (i, line) in source.code() {
             let found = words.iter().filter(|word| has_word(line, word));
             problems.extend(found.map(|word| format!("{}:{i} has `{word}`, but in {place} {reason}", source.path)));
+        }
+    }
+    problems
+}
+
+/// Files of rl-agents' algorithms that are none: what several of them share.
+const BASES: &[&str] = &["mod", "on_policy", "replayed"];
+
+/// Names of environments and algorithms where they do not belong.
+fn foreign_names(all: &[Source]) -> Vec<String> {
+    let stems = |folder: &'static str| {
+        let stem = move |source: &'_ Source| Some(source.path.strip_prefix(folder)?.strip_suffix(".rs")?.to_owned());
+        all.iter().filter_map(stem).filter(|stem| !BASES.contains(&stem.as_str())).collect::<Vec<_>>()
+    };
+    let (envs, algos) = (stems("rl-envs/src/envs/"), stems("rl-agents/src/algorithms/"));
+    let types = algos.iter().map(|name| name[..1].to_uppercase() + &name[1..]);
+    let of_algorithms: Vec<String> = types.chain(algos.iter().cloned()).collect();
+    let mut problems = Vec::new();
+    let mut search = |source: &Source, names: &[String], reason: &str| {
+        for (i, line) in source.code() {
+            let found = names.iter().filter(|name| has_word(line, name));
+            problems.extend(found.map(|name| format!("{}:{i} has `{name}`, but {reason}", source.path)));
+        }
+    };
+    for source in all {
+        if source.path.starts_with("rl-buffer/src/") {
+            search(source, &envs, "a buffer names no environment");
+        } else if source.path.starts_with("rl-cuda/src/") {
+            search(source, &of_algorithms, "the device knows no algorithm");
+        } else if let Some(own) = source.path.strip_prefix("rl-agents/src/algorithms/").filter(|own| *own != "mod.rs") {
+            let others = algos.iter().filter(|name| Some(name.as_str()) != own.strip_suffix(".rs"));
+            let others: Vec<String> = others.map(|name| format!("algorithms::{name}")).collect();
+            search(source, &others, "no algorithm and no base imports an algorithm");
         }
     }
     problems
@@ -444,6 +442,29 @@ mod tests {
                 assert_eq!(found(format!("// {word}\nuse x_{word}_y;\n#[cfg(test)]\nmod tests {{ use {word}; }}\n")), 0);
             }
         }
+    }
+
+    #[test]
+    fn names_of_environments_and_algorithms_are_found_where_they_do_not_belong() {
+        let bases = [
+            ("rl-envs/src/envs/maze.rs", ""),
+            ("rl-agents/src/algorithms/reinforce.rs", ""),
+            ("rl-agents/src/algorithms/mod.rs", ""),
+        ];
+        let found = |path: &str, text: &str| {
+            let all = bases.iter().copied().chain([("rl-agents/src/algorithms/sarsa.rs", ""), (path, text)]);
+            foreign_names(&all.map(|(path, text)| source(path, text)).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            found("rl-buffer/src/a.rs", "use rl_envs::maze;\n"),
+            ["rl-buffer/src/a.rs:1 has `maze`, but a buffer names no environment"]
+        );
+        assert_eq!(found("rl-cuda/src/a.rs", "struct Reinforce;\n").len(), 1);
+        assert_eq!(found("rl-cuda/src/a.rs", "fn reinforce() {}\n").len(), 1);
+        assert_eq!(found("rl-agents/src/algorithms/sarsa.rs", "use crate::algorithms::reinforce::X;\n").len(), 1);
+        assert_eq!(found("rl-agents/src/algorithms/sarsa.rs", "use crate::algorithms::mod::X;\n").len(), 0);
+        assert_eq!(found("rl-agents/src/algorithms/replayed.rs", "use crate::algorithms::sarsa::X;\n").len(), 1);
+        assert_eq!(found("rl-agents/src/agent.rs", "use crate::algorithms::reinforce::X;\n").len(), 0);
     }
 
     #[test]
