@@ -30,7 +30,7 @@ fn main() -> Result<ExitCode, Error> {
     let copies = [1.0, 5.0].map(|times| measure::copy_bandwidth(&bench.device, copy_bytes, times * seconds));
     let copy = bench.noted("copy", copies.into_iter().last().unwrap_or(Ok(0.0)));
     line("copy", &[("value", number(copy)), ("unit", text("bytes/s"))]);
-    for entry in rl_envs::catalog::ENVS {
+    for entry in rl_envs::catalog::twinned() {
         let Some(info) = CudaVecEnv::new(&bench.device, entry.name, 1)?.kernel_info(ActionSource::Random)? else { continue };
         let fields = [
             ("env", text(entry.name)),
@@ -71,7 +71,7 @@ fn main() -> Result<ExitCode, Error> {
             Mode::ALL.into_iter().for_each(|mode| bench.steps("cartpole", 1 << power, block, mode, repeat));
         }
     }
-    for entry in rl_envs::catalog::ENVS {
+    for entry in rl_envs::catalog::twinned() {
         for power in [16, 20].map(|power: i32| power.min(top)) {
             Mode::ALL.into_iter().for_each(|mode| bench.steps(entry.name, 1 << power, 128, mode, 1));
         }

@@ -393,7 +393,7 @@ fn run(device: &Device, module: &str) -> u64 {
 
 #[test]
 fn every_module_gives_the_recorded_bits_on_every_device() {
-    let modules = catalog::ENVS.iter().map(|entry| entry.name).chain(OTHERS);
+    let modules = catalog::twinned().map(|entry| entry.name).chain(OTHERS);
     let modules: Vec<&str> = modules.collect();
     for device in Device::for_tests() {
         let found: String = modules.iter().map(|module| format!("{module} {:016x}\n", run(&device, module))).collect();
@@ -406,7 +406,7 @@ fn every_module_gives_the_recorded_bits_on_every_device() {
 #[ignore = "run by `cargo xtask ptx --counts`"]
 fn sixteen_steps_of_1024_environments() {
     let device = Device::for_tests().pop().unwrap();
-    for entry in catalog::ENVS {
+    for entry in catalog::twinned() {
         let (n, stream) = (1024, device.stream().unwrap());
         let mut envs = CudaVecEnv::new(&device, entry.name, n).unwrap();
         let (observation_space, action_space) = entry.spaces();

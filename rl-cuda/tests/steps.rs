@@ -95,7 +95,7 @@ fn original(name: &str, n: usize, n_steps: usize) -> Driven {
 #[test]
 fn k_steps_in_one_launch_equal_k_launches_and_random_actions_are_those_of_rust() {
     for device in Device::for_tests() {
-        for entry in catalog::ENVS {
+        for entry in catalog::twinned() {
             for (n, before, k) in [(1, 0, 37), (33, 3, 13), (65, 6, 250), (1000, 1, 21)] {
                 let stream = device.stream().unwrap();
                 let total = before + k;
@@ -150,7 +150,7 @@ impl Written {
 #[test]
 fn slices_of_a_batch_are_those_of_the_whole_and_of_the_original() {
     for device in Device::for_tests() {
-        for entry in catalog::ENVS {
+        for entry in catalog::twinned() {
             let (stream, k) = (device.stream().unwrap(), if entry.name == "snake" { 60 } else { 250 });
             let random = |envs: &mut CudaVecEnv| {
                 let mut steps = memory(envs, 1);
@@ -204,7 +204,7 @@ fn one_row_is_overwritten_by_each_of_k_steps() {
 #[test]
 fn a_replayed_graph_equals_eager_steps() {
     for device in Device::for_tests() {
-        for entry in catalog::ENVS {
+        for entry in catalog::twinned() {
             let (n, k, stream) = (65, 6, device.stream().unwrap());
             let mut envs = batch(&device, entry.name, n);
             reset(&mut envs, SEED);
@@ -343,14 +343,14 @@ fn an_action_out_of_range_is_noted_and_0_is_taken() {
 #[test]
 fn every_discrete_kernel_refuses_its_first_illegal_action() {
     for device in Device::for_tests() {
-        catalog::ENVS.iter().for_each(|entry| check_bound(&device, entry.name));
+        catalog::twinned().for_each(|entry| check_bound(&device, entry.name));
     }
 }
 
 #[test]
 fn states_go_to_the_device_and_back_and_bad_ones_are_refused() {
     for device in Device::for_tests() {
-        for entry in catalog::ENVS {
+        for entry in catalog::twinned() {
             let mut rust = original(entry.name, 33, 150);
             let mut envs = batch(&device, entry.name, 33);
             let saved = rust.envs.save().unwrap();

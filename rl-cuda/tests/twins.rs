@@ -23,7 +23,7 @@ const PTX: &str = include_str!("../../xtask/outside/cuda/kernels/corridor.ptx");
 #[test]
 fn every_environment_steps_as_its_original() {
     for device in Device::for_tests() {
-        for entry in catalog::ENVS {
+        for entry in catalog::twinned() {
             let mut ended = 0;
             for n in SIZES {
                 let n_steps = if n == 1000 { 600 } else { 2500 } / if entry.name == "snake" { 4 } else { 1 }; // a slow one

@@ -369,6 +369,11 @@ fn check_count(n_envs: usize) -> Result<(), Error> {
     if n_envs > 0 && u32::try_from(n_envs).is_ok() { Ok(()) } else { Err(Error::EnvCount { n_envs }) }
 }
 
+/// Returns the environments that have CUDA kernels.
+pub fn twinned() -> impl Iterator<Item = &'static Entry> {
+    ENVS.iter().filter(|entry| entry.is_twinned())
+}
+
 /// Returns the environment called `name`.
 ///
 /// # Errors

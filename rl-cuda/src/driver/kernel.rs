@@ -180,7 +180,7 @@ mod tests {
     /// Launches every kernel once.
     fn launch_all(device: &Device) -> Result<(), Error> {
         let stream = device.stream()?;
-        for entry in rl_envs::catalog::ENVS {
+        for entry in rl_envs::catalog::twinned() {
             let mut envs = CudaVecEnv::new(device, entry.name, 3)?;
             let (observation_space, action_space) = entry.spaces();
             let mut steps = DeviceSteps::zeros(device, 1, 3, &observation_space, &action_space)?;
