@@ -1,7 +1,7 @@
-//! Agents: PPO, A2C, DQN and SAC over flat parameter vectors.
+//! Agents: PPO, A2C, DQN, SAC and TD3 over flat parameter vectors.
 //!
 //! Reading order: [`ActorCritic`] is the policy; [`collect`](mod@collect) lets it act in a batch of environments and fills a
-//! rollout; [`ppo`], [`a2c`], [`dqn`] and [`sac`] learn from it, one file each; they share [`params`], [`optim`] and
+//! rollout; [`ppo`], [`a2c`], [`dqn`], [`sac`] and [`td3`] learn from it, one file each; they share [`params`], [`optim`] and
 //! [`distributions`]. Nothing here starts a thread (except for the pool that initializes wide layers), opens a file or reads a
 //! clock.
 //!
@@ -48,7 +48,8 @@ pub use algorithms::dqn::{Dqn, DqnConfig};
 pub use algorithms::on_policy::OnPolicy;
 pub use algorithms::ppo::{Ppo, PpoConfig};
 pub use algorithms::sac::{Sac, SacConfig};
-pub use algorithms::{a2c, dqn, ppo, sac};
+pub use algorithms::td3::{Td3, Td3Config};
+pub use algorithms::{a2c, dqn, ppo, sac, td3};
 pub use collect::anomaly::{Anomalies, Anomaly, catches_panics};
 pub use collect::device::DeviceCollector;
 pub use collect::play::{BeforeStep, EvalConfig, MAX_EVAL_STEPS, Played, evaluate, evaluate_with};
@@ -67,6 +68,7 @@ pub use network::params;
 pub use network::params::{Layout, TensorInfo};
 pub use network::precision::{Precision, candle_device};
 pub use policy::actor_critic::ActorCritic;
+pub use policy::deterministic::{ActionNoise, DeterministicPolicy};
 pub use policy::distributions;
 pub use policy::network::{LearnerKind, NetConfig};
 pub use policy::q_network::QNetwork;

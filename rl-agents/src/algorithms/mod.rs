@@ -4,6 +4,8 @@ pub mod a2c;
 pub mod dqn;
 pub mod ppo;
 pub mod sac;
+pub mod td3;
 
+pub(crate) mod critics;
 pub(crate) mod on_policy;
 pub(crate) mod replayed;

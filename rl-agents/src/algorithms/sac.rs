@@ -13,19 +13,21 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Tensor, Var};
 use rl_buffer::{ActionSlice, Batch, ObsSlice, Rollout};
-use rl_envs::{ActionSpace, Pool, Purpose, Space, math, rng};
+use rl_envs::{ActionSpace, Pool, Space, math};
 
-use crate::agent::{Divergence, NamedTensor, Observed, Replays, Shareable};
+use crate::agent::{Divergence, Observed, Replays, Shareable};
+use crate::algorithms::critics::{
+    CRITICS_SEED, CriticLoss, CriticSums, counts, critic_errors, critic_loss, draw_noise, join, minibatch, parts, step,
+};
 use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, learn_from};
 use crate::kernel::gradient::Slices;
-use crate::kernel::tile::{Stats, Tile, TileLoss};
+use crate::kernel::tile::{Tile, TileLoss};
 use crate::learner::descent::StepSums;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
-use crate::policy::network::Network;
 use crate::policy::squashed::{ActorSamples, SquashedGaussian};
-use crate::policy::twin_q::{TwinQ, both};
+use crate::policy::twin_q::{TwinQ, Value};
 use crate::probe::{self, Probe, Stage, Threads};
 use crate::ranks::Ranks;
 use crate::settings::{self, Kind, MAX_STEPS};
@@ -180,66 +182,6 @@ struct SacSums {
     steps: StepSums,
 }
 
-/// Sum over the tiles of a slice, with the errors of its transitions.
-#[derive(Clone, Default)]
-struct CriticSums {
-    loss: f64,
-    errors: Vec<f32>,
-}
-
-impl Stats for CriticSums {
-    fn reset(&mut self) {
-        self.loss = 0.0;
-        self.errors.clear();
-    }
-
-    fn write(&self, message: &mut Vec<u8>) {
-        message.extend(self.loss.to_le_bytes());
-        self.errors.iter().for_each(|error| message.extend(error.to_le_bytes()));
-    }
-
-    fn read(&mut self, message: &[u8]) {
-        let (loss, errors) = message.split_at(size_of::<f64>());
-        self.loss = loss.try_into().map_or(f64::NAN, f64::from_le_bytes);
-        self.errors.clear();
-        self.errors.extend(errors.as_chunks().0.iter().map(|&error| f32::from_le_bytes(error)));
-    }
-}
-
-/// Half the squared errors of both critics, `mean w ((Q1 - y)^2 + (Q2 - y)^2) / 2`.
-struct CriticLoss<'a> {
-    chains: [usize; 2],
-    targets: &'a [f32],
-    weights: &'a [f32],
-}
-
-impl TileLoss<CriticSums> for CriticLoss<'_> {
-    fn stats_len(&self, n_samples: usize) -> usize {
-        size_of::<f64>() + n_samples * size_of::<f32>()
-    }
-
-    #[inline(always)]
-    fn tile(&self, tile: &mut Tile<'_>, sums: &mut CriticSums) {
-        let (mut q, m) = (both(tile, self.chains), tile.samples().len());
-        let share = 1.0 / self.targets.len() as f32;
-        for (s, i) in tile.samples().enumerate() {
-            let errors = q.each_ref().map(|q| q[s] - self.targets[i]);
-            sums.loss += f64::from(0.5 * self.weights[i] * (errors[0] * errors[0] + errors[1] * errors[1]));
-            sums.errors.push(0.5 * (errors[0].abs() + errors[1].abs()));
-            q.iter_mut().zip(errors).for_each(|(q, error)| q[s] = error * self.weights[i] * share);
-        }
-        for (chain, d_q) in self.chains.into_iter().zip(&q) {
-            tile.set_grad(chain, 0, &d_q[..m]);
-        }
-    }
-}
-
-/// [`CriticLoss`] by candle's operations.
-fn critic_loss(q: &[Tensor; 2], targets: &Tensor, weights: &Tensor) -> candle_core::Result<Tensor> {
-    let of = |q: &Tensor| (q - targets)?.sqr()? * weights;
-    ((of(&q[0])? + of(&q[1])?)? * 0.5)?.mean_all()
-}
-
 /// `mean alpha log_prob - min Q` of actions that the policy draws.
 struct ActorLoss<'a> {
     policy: &'a SquashedGaussian,
@@ -263,39 +205,8 @@ fn actor_loss(
     alpha: f32,
 ) -> candle_core::Result<Tensor> {
     let [actions, log_probs] = policy.sample_tensor(params, obs, noise)?;
-    let [one, two] = critics.forward(&critics.network().params_tensor()?, &Tensor::cat(&[obs, &actions], 1)?)?;
-    ((log_probs * f64::from(alpha))? - one.minimum(&two)?)?.mean_all()
-}
-
-/// Writes normal numbers (B, A) of the update's stream `first` on.
-fn draw_noise(seed: u64, update: u64, first: u32, a: usize, noise: &mut [f32]) {
-    for (i, row) in (first..).zip(noise.chunks_exact_mut(a)) {
-        for (block, part) in (0..).zip(row.chunks_mut(4)) {
-            let normals = rng::normals(rng::block(seed, i, update, Purpose::Replay, block));
-            part.copy_from_slice(&normals[..part.len()]);
-        }
-    }
-}
-
-/// Writes rows (B, D + A) of observations (B, D) and actions (B, A).
-fn join(obs: ObsSlice<'_>, actions: &[f32], n: usize, rows: &mut [f32]) -> Result<(), Error> {
-    let ObsSlice::F32(obs) = obs else { return Err(Error::ObsKind) };
-    let (d, a) = (obs.len() / n, actions.len() / n);
-    for ((row, obs), action) in rows.chunks_exact_mut(d + a).zip(obs.chunks_exact(d)).zip(actions.chunks_exact(a)) {
-        row[..d].copy_from_slice(obs);
-        row[d..].copy_from_slice(action);
-    }
-    Ok(())
-}
-
-/// Counters as numbers of a snapshot, each in four parts of 16 bits.
-fn parts(counts: &[u64]) -> Vec<f32> {
-    counts.iter().flat_map(|count| (0..4).map(move |i| (count >> (16 * i) & 0xFFFF) as f32)).collect()
-}
-
-/// Reads what [`parts`] wrote.
-fn counts(parts: &[f32]) -> Vec<u64> {
-    parts.chunks(4).map(|parts| parts.iter().rev().fold(0, |count, &part| count << 16 | part as u64)).collect()
+    let q = critics.forward(&critics.network().params_tensor()?, &Tensor::cat(&[obs, &actions], 1)?)?;
+    ((log_probs * f64::from(alpha))? - q[0].minimum(&q[1])?)?.mean_all()
 }
 
 /// Names of what a snapshot holds beside the actor's parameters and moments.
@@ -338,7 +249,7 @@ impl Sac {
         config.check()?;
         let net = policy.net();
         SquashedGaussian::check(obs, actions, net)?;
-        let critics = TwinQ::new(obs, actions.len(), net, seed ^ CRITICS_SEED)?;
+        let critics = TwinQ::new(obs, actions.len(), 2, net, seed ^ CRITICS_SEED)?;
         let (experience, batch) = Experience::new(config.replay(), obs, actions, n_envs, seed, replay)?;
         let (b, a, d) = (config.batch_size, actions.len(), obs.len());
         let n_params = [policy.params().len(), critics.network().params().len()];
@@ -485,7 +396,7 @@ impl Sac {
         join(batch.obs, taken, n, rows)?;
         errors.clear();
         let loss = if let Some(kernel) = critics.network().kernel() {
-            let of = CriticLoss { chains: critics.chains(), targets, weights: batch.weights };
+            let of = CriticLoss { chains: critics.chains(), scale: 0.5, targets, weights: batch.weights };
             let samples = critics.network().samples(ObsSlice::F32(rows), None);
             let mut total = 0.0;
             for slice in critic_slices.gradient(kernel, samples, n, threads, &of, of_critics)? {
@@ -499,9 +410,8 @@ impl Sac {
             let column = |values: &[f32]| Tensor::from_slice(values, values.len(), network.device());
             let (targets, weights) = (column(targets)?, column(batch.weights)?);
             let q = critics.forward(&params, &network.features(ObsSlice::F32(rows))?)?;
-            let distance = |q: &Tensor| (q - &targets)?.abs();
-            errors.extend(((distance(&q[0])? + distance(&q[1])?)? * 0.5)?.to_vec1::<f32>()?);
-            let loss = critic_loss(&q, &targets, &weights)?;
+            errors.extend(critic_errors(&q, &targets)?);
+            let loss = critic_loss(&q, &targets, &weights, 0.5)?;
             *of_critics = optimizers.critics.gradient(&params, &loss)?;
             loss.to_scalar::<f32>()?
         };
@@ -519,7 +429,7 @@ impl Sac {
         let (obs, n) = (batch.columns().obs, q.len());
         let loss = if let Some(kernel) = policy.network().kernel() {
             join(obs, actions, n, rows)?;
-            critics.least_gradient(rows, pool, &mut scratches[2], q, d_actions)?;
+            critics.gradient(Value::Least, rows, pool, &mut scratches[2], q, d_actions)?;
             probe::report(threads.probe, Stage::Backward);
             let of = ActorLoss { policy, samples: ActorSamples { noise, d_actions, alpha } };
             actor_slices.gradient(kernel, policy.network().samples(obs, None), n, threads, &of, of_actor).map(drop)?;
@@ -550,20 +460,7 @@ impl Sac {
         if !optimizer.has_diverged() {
             return Ok(());
         }
-        let (batch, n) = (memory.batch.columns(), memory.targets.len());
-        let matrix = |values: &[f32]| Tensor::from_slice(values, (n, values.len() / n), &Device::Cpu);
-        let ActionSlice::Continuous(actions) = batch.actions else { return Err(Error::ActionKind) };
-        let tensors = [
-            ("obs", self.policy.network().features(batch.obs)?),
-            ("actions", matrix(actions)?),
-            ("rewards", matrix(batch.rewards)?),
-            ("discounts", matrix(batch.discounts)?),
-            ("next_obs", self.policy.network().features(batch.next_obs)?),
-            ("targets", matrix(&memory.targets)?),
-            ("weights", matrix(batch.weights)?),
-        ];
-        let minibatch =
-            tensors.iter().map(|(name, tensor)| NamedTensor::new(name, tensor)).collect::<candle_core::Result<_>>()?;
+        let minibatch = minibatch(&memory.batch, &memory.targets, self.policy.network())?;
         Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &[(name, loss)], minibatch))))
     }
 }
@@ -573,27 +470,6 @@ impl Sac {
 enum Learnt {
     Critics,
     Actor,
-}
-
-/// Seed of the critics' parameters, apart from the policy's.
-const CRITICS_SEED: u64 = 0x5AC0_C217_1C50_5EED;
-
-/// Takes a step of a network; returns the gradient's norm.
-///
-/// The step is skipped if the loss is not finite.
-fn step(
-    optimizer: &mut Optimizer,
-    loss: f32,
-    network: &mut Network,
-    gradient: &[f32],
-    rate: f32,
-    threads: Threads<'_>,
-) -> Option<f32> {
-    if !loss.is_finite() {
-        optimizer.skip();
-        return None;
-    }
-    network.change_on(threads, |params| optimizer.step_with(threads, params, gradient, rate, f32::MAX))
 }
 
 impl Learns for Sac {
@@ -729,6 +605,7 @@ impl Replays for Sac {
 mod tests {
     use super::*;
     use crate::{Activation, Collector, LearnerKind, NetConfig};
+    use candle_core::Device;
     use rl_envs::pendulum::Pendulum;
 
     const N_ENVS: usize = 3;
@@ -793,13 +670,13 @@ mod tests {
         let (n, rows) = (40, (0..40 * 4).map(|i| ((i * 37 % 101) as f32 - 50.0) / 60.0).collect::<Vec<f32>>());
         let (mut q, mut d_actions, mut scratches) = (vec![0.0; n], vec![0.0; n], [Vec::new(), Vec::new()]);
         let pool = Pool::new(2).unwrap();
-        agent.critics.least_gradient(&rows, &pool, &mut scratches[0], &mut q, &mut d_actions).unwrap();
+        agent.critics.gradient(Value::Least, &rows, &pool, &mut scratches[0], &mut q, &mut d_actions).unwrap();
         let least = |rows: &[f32]| {
             let (network, f64) = (agent.critics.network(), candle_core::DType::F64);
             let params = network.params_tensor().unwrap().to_dtype(f64).unwrap();
             let rows = Tensor::from_slice(rows, (n, 4), &Device::Cpu).unwrap().to_dtype(f64).unwrap();
-            let [one, two] = agent.critics.forward(&params, &rows).unwrap();
-            one.minimum(&two).unwrap().to_vec1::<f64>().unwrap()
+            let q = agent.critics.forward(&params, &rows).unwrap();
+            q[0].minimum(&q[1]).unwrap().to_vec1::<f64>().unwrap()
         };
         let mut alone = vec![0.0; n];
         agent.critics.least(&rows, &pool, &mut scratches[1], &mut alone).unwrap();

@@ -3,6 +3,7 @@
 pub mod distributions;
 
 pub(crate) mod actor_critic;
+pub(crate) mod deterministic;
 pub(crate) mod network;
 pub(crate) mod q_network;
 pub(crate) mod size;

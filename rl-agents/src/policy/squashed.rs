@@ -61,6 +61,15 @@ fn squash(mean: f32, log_std: f32, noise: f32) -> Squashed {
     Squashed { y, log_prob, std, is_free }
 }
 
+/// Middle and half of the range of each dimension of an action.
+///
+/// # Errors
+/// [`Error::ActionKind`] for discrete actions.
+pub(crate) fn bounds_of(actions: &ActionSpace) -> Result<Vec<[f32; 2]>, Error> {
+    let ActionSpace::Continuous { low, high } = actions else { return Err(Error::ActionKind) };
+    Ok(low.iter().zip(high).map(|(low, high)| [0.5 * (low + high), 0.5 * (high - low)]).collect())
+}
+
 /// Samples of an actor's loss, whose actions were drawn with `noise`, (n, A).
 pub(crate) struct ActorSamples<'a> {
     pub(crate) noise: &'a [f32],
@@ -115,9 +124,7 @@ impl SquashedGaussian {
     /// Errors of [`SquashedGaussian::check`].
     pub fn unset(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<Self, Error> {
         let network = Network::unset(Self::shape(obs, actions, net)?, obs, net);
-        let ActionSpace::Continuous { low, high } = actions else { return Err(Error::ActionKind) };
-        let bounds = low.iter().zip(high).map(|(low, high)| [0.5 * (low + high), 0.5 * (high - low)]).collect();
-        Ok(Self { network, bounds, net: net.clone(), random_steps: 0 })
+        Ok(Self { network, bounds: bounds_of(actions)?, net: net.clone(), random_steps: 0 })
     }
 
     /// Names, shapes and ranges of the parameters.

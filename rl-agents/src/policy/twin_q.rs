@@ -1,4 +1,4 @@
-//! Two action-value functions of observations and actions.
+//! Action-value functions of observations and actions, one or two.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::kernel::tile::{self, Tile, Workspace};
 use crate::policy::network::{Network, NetworkShape, TileScratch, each_slice};
 use crate::{Error, NetConfig, Scratch};
 
-/// Q1(s, a) and Q2(s, a), two separate networks `q1` and `q2`.
+/// Q1(s, a) and Q2(s, a), two separate networks `q1` and `q2`, or Q1 alone.
 ///
 /// A row of their inputs is an observation (D) and an action (A) between -1 and 1. Initialization: orthogonal, gain sqrt(2) in
 /// hidden layers, 1 in the last; biases 0.
@@ -19,6 +19,15 @@ use crate::{Error, NetConfig, Scratch};
 pub(crate) struct TwinQ {
     network: Network,
     n_actions: usize,
+    /// Kernel's chains of the functions.
+    chains: Vec<usize>,
+}
+
+/// Value to take of two functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    First,
+    Least,
 }
 
 /// Memory of a thread that computes gradients of the inputs.
@@ -26,16 +35,18 @@ pub(crate) struct TwinQ {
 struct InputScratch(Option<Workspace>);
 
 impl TwinQ {
-    /// Creates networks with random parameters.
+    /// Creates `n` networks, one or two, with random parameters.
     ///
     /// # Errors
     /// Errors of [`NetConfig::check`].
-    pub(crate) fn new(obs: &Space, n_actions: usize, net: &NetConfig, seed: u64) -> Result<Self, Error> {
+    pub(crate) fn new(obs: &Space, n_actions: usize, n: usize, net: &NetConfig, seed: u64) -> Result<Self, Error> {
         let n_in = obs.len() + n_actions;
         let space = Space::vector(&vec![-1.0; n_in], &vec![1.0; n_in]);
-        let mut network = Network::unset(NetworkShape::new(&space, net, &[("q1", 1), ("q2", 1)], false)?, &space, net);
-        network.init(&[1.0, 1.0], seed);
-        Ok(Self { network, n_actions })
+        let heads = &[("q1", 1), ("q2", 1)][..n];
+        let mut network = Network::unset(NetworkShape::new(&space, net, heads, false)?, &space, net);
+        network.init(&[1.0, 1.0][..n], seed);
+        let chains = (0..n).map(|head| network.chain(head)).collect();
+        Ok(Self { network, n_actions, chains })
     }
 
     pub(crate) fn network(&self) -> &Network {
@@ -46,20 +57,19 @@ impl TwinQ {
         &mut self.network
     }
 
-    /// Kernel's chains of the two functions.
-    pub(crate) fn chains(&self) -> [usize; 2] {
-        [0, 1].map(|head| self.network.chain(head))
+    /// Kernel's chains of the functions.
+    pub(crate) fn chains(&self) -> &[usize] {
+        &self.chains
     }
 
-    /// Computes both values, (B) each, of rows (B, D + A) with candle operations.
+    /// Computes the values, (B) each, of rows (B, D + A) with candle operations.
     ///
     /// Gradients flow to `params` (P) and to the rows.
     ///
     /// # Errors
     /// Errors of candle.
-    pub(crate) fn forward(&self, params: &Tensor, rows: &Tensor) -> candle_core::Result<[Tensor; 2]> {
-        let outputs = self.network.forward(params, rows)?;
-        Ok([outputs[0].squeeze(1)?, outputs[1].squeeze(1)?])
+    pub(crate) fn forward(&self, params: &Tensor, rows: &Tensor) -> candle_core::Result<Vec<Tensor>> {
+        self.network.forward(params, rows)?.iter().map(|output| output.squeeze(1)).collect()
     }
 
     /// Writes the smaller value (n) of each row (n, D + A).
@@ -69,11 +79,11 @@ impl TwinQ {
     pub(crate) fn least(&self, rows: &[f32], pool: &Pool, scratches: &mut Vec<Scratch>, q: &mut [f32]) -> Result<(), Error> {
         let Some(kernel) = self.network.kernel() else {
             let obs = self.network.features(ObsSlice::F32(rows))?;
-            let [one, two] = self.forward(&self.network.params_tensor()?, &obs)?;
-            q.copy_from_slice(&one.minimum(&two)?.to_vec1::<f32>()?);
+            let all = self.forward(&self.network.params_tensor()?, &obs)?;
+            q.copy_from_slice(&all[0].minimum(&all[all.len() - 1])?.to_vec1::<f32>()?);
             return Ok(());
         };
-        let (d, chains, n, mut q) = (self.network.obs_len(), self.chains(), q.len(), q);
+        let (d, chains, n, mut q) = (self.network.obs_len(), &self.chains, q.len(), q);
         let part = |len: usize| {
             let of_slice;
             (of_slice, q) = std::mem::take(&mut q).split_at_mut(len);
@@ -84,23 +94,24 @@ impl TwinQ {
             let Some(workspace) = workspace else { return Ok(()) };
             let samples = self.network.samples(ObsSlice::F32(&rows[range.start * d..range.end * d]), None);
             tile::forward(kernel, samples, range.len(), None, workspace, |tile: &mut Tile<'_>| {
-                let [one, two] = both(tile, chains);
+                let all = columns(tile, chains);
                 for (s, i) in tile.samples().enumerate() {
-                    q[i] = one[s].min(two[s]);
+                    q[i] = all[0][s].min(all[chains.len() - 1][s]);
                 }
             });
             Ok(())
         })
     }
 
-    /// Writes the smaller value (n) of each row (n, D + A).
+    /// Writes a value (n) of each row (n, D + A).
     ///
     /// Also writes its gradient with respect to the action, (n, A).
     ///
     /// # Errors
     /// [`Error::Setting`] for the reference learner, which has no kernel.
-    pub(crate) fn least_gradient(
+    pub(crate) fn gradient(
         &self,
+        value: Value,
         rows: &[f32],
         pool: &Pool,
         scratches: &mut Vec<Scratch>,
@@ -109,7 +120,7 @@ impl TwinQ {
     ) -> Result<(), Error> {
         let not_here = || Error::Setting { name: "learner", value: "reference".into(), allowed: "only fused has a kernel" };
         let kernel = self.network.kernel().ok_or_else(not_here)?;
-        let (d, a, chains) = (self.network.obs_len(), self.n_actions, self.chains());
+        let (d, a, chains) = (self.network.obs_len(), self.n_actions, &self.chains);
         let (n, mut q, mut d_actions) = (q.len(), q, d_actions);
         let part = |len: usize| {
             let of_q;
@@ -122,14 +133,17 @@ impl TwinQ {
             let workspace = scratch.get::<InputScratch>().0.get_or_insert_with(|| Workspace::of_inputs(kernel.net));
             let samples = self.network.samples(ObsSlice::F32(&rows[range.start * d..range.end * d]), None);
             let loss = |tile: &mut Tile<'_>| {
-                let ([one, two], m) = (both(tile, chains), tile.samples().len());
-                let first: [f32; TILE] = std::array::from_fn(|s| f32::from(one[s] <= two[s]));
-                let second = first.map(|x| 1.0 - x);
+                let (all, m) = (columns(tile, chains), tile.samples().len());
+                let [one, other] = [all[0], all[chains.len() - 1]];
+                let is_first = |s: usize| value == Value::First || one[s] <= other[s];
                 for (s, i) in tile.samples().enumerate() {
-                    q[i] = one[s].min(two[s]);
+                    q[i] = if is_first(s) { one[s] } else { other[s] };
                 }
+                let first: [f32; TILE] = std::array::from_fn(|s| f32::from(is_first(s)));
                 tile.set_grad(chains[0], 0, &first[..m]);
-                tile.set_grad(chains[1], 0, &second[..m]);
+                if let Some(&second) = chains.get(1) {
+                    tile.set_grad(second, 0, &first.map(|x| 1.0 - x)[..m]);
+                }
             };
             tile::input_gradient(kernel, samples, range.len(), workspace, loss, |samples, j, numbers| {
                 if let Some(j) = j.checked_sub(d - a) {
@@ -141,12 +155,12 @@ impl TwinQ {
     }
 }
 
-/// Reads both values of a tile.
+/// Reads the values of a tile, of one chain or two.
 #[inline(always)]
-pub(crate) fn both(tile: &Tile<'_>, chains: [usize; 2]) -> [[f32; TILE]; 2] {
-    chains.map(|chain| {
-        let mut q = [0.0; TILE];
+pub(crate) fn columns(tile: &Tile<'_>, chains: &[usize]) -> [[f32; TILE]; 2] {
+    let mut q = [[0.0; TILE]; 2];
+    for (q, &chain) in q.iter_mut().zip(chains) {
         tile.column(chain, 0, &mut q[..tile.samples().len()]);
-        q
-    })
+    }
+    q
 }

@@ -4,8 +4,8 @@ use std::sync::{PoisonError, RwLock};
 
 use rl_agents::settings::Key;
 use rl_agents::{
-    A2c, A2cConfig, ActorCritic, Dqn, DqnConfig, Layout, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Sac, SacConfig, Snapshot,
-    SquashedGaussian,
+    A2c, A2cConfig, ActorCritic, DeterministicPolicy, Dqn, DqnConfig, Layout, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Sac,
+    SacConfig, Snapshot, SquashedGaussian, Td3, Td3Config,
 };
 use rl_envs::{ActionSpace, Space};
 
@@ -15,7 +15,7 @@ use crate::config::algo::{Algo, Algorithm, Build, Built, Concern, ReplayTraits, 
 use crate::print::did_you_mean;
 
 /// All algorithms of this workspace.
-const BUILT_IN: [Algo; 4] = [Algo::PPO, Algo::A2C, Algo::DQN, Algo::SAC];
+const BUILT_IN: [Algo; 5] = [Algo::PPO, Algo::A2C, Algo::DQN, Algo::SAC, Algo::TD3];
 
 /// Algorithms of the user, in the order of their registration.
 static REGISTERED: RwLock<Vec<Algo>> = RwLock::new(Vec::new());
@@ -30,6 +30,9 @@ impl Algo {
 
     /// Soft actor-critic.
     pub(crate) const SAC: Self = Self::of::<SacConfig>("sac", "soft actor-critic, for continuous actions from a replay memory");
+
+    /// Twin delayed deep deterministic policy gradient.
+    pub(crate) const TD3: Self = Self::of::<Td3Config>("td3", "twin delayed DDPG, for continuous actions from a replay memory");
 
     /// Adds a user's algorithms to those that are found by name, in this process.
     ///
@@ -253,6 +256,24 @@ impl Algorithm for DqnConfig {
     }
 }
 
+/// Settings that a policy with scaled actions may refuse.
+const SCALED: &[&str] = &["conv", "normalize_obs", "precision", "learner"];
+
+/// Refuses discrete actions.
+fn discrete(algo: &str, env: &str, actions: &ActionSpace) -> Option<Concern> {
+    let refused = !matches!(actions, ActionSpace::Continuous { .. });
+    let text = "are discrete; choose ppo, a2c or dqn";
+    refused.then(|| (vec![], format!("algo is {algo}, which needs continuous actions, but {env}'s {text}")))
+}
+
+/// Refuses a device.
+fn on_cpu(algo: &str, build: &Build<'_>) -> Result<(), Error> {
+    if build.device.is_none() {
+        return Ok(());
+    }
+    Err(Error::config(format!("algo is {algo}, which learns on the CPU so far; use --device cpu")))
+}
+
 /// Builds SAC's policy.
 fn squashed(build: &Build<'_>) -> Result<SquashedGaussian, rl_agents::Error> {
     let Build { spaces: (obs, actions), net, seed, fresh, .. } = build;
@@ -288,11 +309,7 @@ impl Algorithm for SacConfig {
     }
 
     fn fits(&self, env: &str, (obs, actions): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
-        if !matches!(actions, ActionSpace::Continuous { .. }) {
-            let text = format!("algo is sac, which needs continuous actions, but {env}'s are discrete; choose ppo, a2c or dqn");
-            return Some((vec![], text));
-        }
-        concern(&["conv", "normalize_obs", "precision", "learner"], SquashedGaussian::check(obs, actions, net))
+        discrete("sac", env, actions).or_else(|| concern(SCALED, SquashedGaussian::check(obs, actions, net)))
     }
 
     fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
@@ -306,12 +323,67 @@ impl Algorithm for SacConfig {
     }
 
     fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
-        if build.device.is_some() {
-            return Err(Error::config("algo is sac, which learns on the CPU so far; use --device cpu"));
-        }
+        on_cpu("sac", build)?;
         let (obs, actions) = &build.spaces;
         let n_envs = build.n_envs * build.n_collectors;
         let sac = Sac::new_in(squashed(build)?, self.clone(), obs, actions, n_envs, build.seed, &build.replay)?;
         Ok((Box::new(sac), None))
+    }
+}
+
+/// Builds TD3's policy.
+fn deterministic(build: &Build<'_>) -> Result<DeterministicPolicy, rl_agents::Error> {
+    let Build { spaces: (obs, actions), net, seed, fresh, .. } = build;
+    if *fresh { DeterministicPolicy::new(obs, actions, net, *seed) } else { DeterministicPolicy::unset(obs, actions, net) }
+}
+
+impl Algorithm for Td3Config {
+    fn traits(&self, n_envs: usize) -> Traits {
+        Traits {
+            n_steps: self.rollout_steps(n_envs),
+            minibatch: self.batch_size,
+            learning_rate: self.learning_rate,
+            moments: Self::RULE.n_moments(),
+            // Two critics, and targets of all three, beside the networks of an actor-critic.
+            targets: 5,
+            log_interval: 500,
+            replay: Some(ReplayTraits {
+                capacity: self.buffer_size,
+                n_step: self.n_steps,
+                gamma: self.gamma,
+                prioritized: self.prioritized,
+                is_saved: self.save_replay,
+                on_device: false,
+                learning_starts: self.learning_starts,
+            }),
+            ..Traits::default()
+        }
+    }
+
+    fn check(&self, _: usize) -> Option<Concern> {
+        concern(&["td3.batch_size", "td3.buffer_size"], self.check())
+    }
+
+    fn fits(&self, env: &str, (obs, actions): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
+        discrete("td3", env, actions).or_else(|| concern(SCALED, DeterministicPolicy::check(obs, actions, net)))
+    }
+
+    fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
+        Ok(deterministic(build)?.layout().clone())
+    }
+
+    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, _: f32) -> Result<Box<dyn Policy>, Error> {
+        let mut policy = deterministic(build)?;
+        policy.load(snapshot)?;
+        policy.explore(self.action_noise, self.action_noise_std, 0);
+        Ok(Box::new(policy))
+    }
+
+    fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
+        on_cpu("td3", build)?;
+        let (obs, actions) = &build.spaces;
+        let n_envs = build.n_envs * build.n_collectors;
+        let td3 = Td3::new_in(deterministic(build)?, self.clone(), obs, actions, n_envs, build.seed, &build.replay)?;
+        Ok((Box::new(td3), None))
     }
 }

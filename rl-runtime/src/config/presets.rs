@@ -33,6 +33,7 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("acrobot", Algo::DQN, include_str!("../../presets/acrobot-dqn.toml")),
     ("pendulum", Algo::PPO, include_str!("../../presets/pendulum-ppo.toml")),
     ("pendulum", Algo::SAC, include_str!("../../presets/pendulum-sac.toml")),
+    ("pendulum", Algo::TD3, include_str!("../../presets/pendulum-td3.toml")),
     ("pendulum", Algo::A2C, include_str!("../../presets/pendulum-a2c.toml")),
     ("snake", Algo::PPO, include_str!("../../presets/snake-ppo.toml")),
     ("snake", Algo::DQN, include_str!("../../presets/snake-dqn.toml")),

@@ -160,44 +160,44 @@ fn lost_checkpoints_are_an_error_and_nothing_is_emptied() {
 }
 
 #[test]
-fn a_resumed_sac_is_one_that_never_stopped() {
+fn a_resumed_sac_or_td3_is_one_that_never_stopped() {
     let dir = tempfile::tempdir().unwrap();
-    let settings = ["batch_size=64", "learning_starts=50", "train_freq=4", "save_replay=true", "n_steps=2"];
-    let settings = settings.map(|setting| format!("sac.{setting}"));
-    for pipeline in ["pipeline=sync", "pipeline=overlapped"] {
-        let [whole, cut] = ["whole", "cut"].map(|name| dir.path().join(format!("{pipeline}-{name}")));
-        let train = |run_dir: &Path, steps: &str| {
-            let own = settings.iter().flat_map(|setting| ["--set", setting]);
-            let args =
-                ["train", "pendulum", "--algo", "sac", "--envs", "4", "--steps", steps, "--run-dir", text(run_dir), "--json"];
-            let more = ["--set", "hidden=[17]", "--set", pipeline, "--set", "eval_episodes=1", "--set", "checkpoint_every=400"];
-            let (code, out, err) = run(&args.into_iter().chain(more).chain(own).collect::<Vec<_>>());
+    let shared = ["batch_size=64", "learning_starts=50", "train_freq=4", "save_replay=true", "n_steps=2"];
+    // The noise of a process is the policy's memory, which the environments' state holds.
+    for (algo, own) in [("sac", &[][..]), ("td3", &["action_noise=ornstein_uhlenbeck", "action_noise_std=0.5"])] {
+        let settings: Vec<String> = shared.iter().chain(own).map(|setting| format!("{algo}.{setting}")).collect();
+        for pipeline in ["pipeline=sync", "pipeline=overlapped"] {
+            let [whole, cut] = ["whole", "cut"].map(|name| dir.path().join(format!("{algo}-{pipeline}-{name}")));
+            let train = |run_dir: &Path, steps: &str| {
+                let own = settings.iter().flat_map(|setting| ["--set", setting]);
+                let args = ["train", "pendulum", "--algo", algo, "--envs", "4", "--steps", steps, "--run-dir", text(run_dir)];
+                let more =
+                    ["--set", "hidden=[17]", "--set", pipeline, "--set", "eval_episodes=1", "--set", "checkpoint_every=400"];
+                let (code, _, err) = run(&args.into_iter().chain(more).chain(own).collect::<Vec<_>>());
+                assert_eq!(code, 0, "{err}");
+            };
+            train(&whole, "800");
+            let metrics = fs::read_to_string(whole.join("metrics.csv")).unwrap();
+            assert!(metrics.contains("train/actor_loss") && (algo != "sac" || metrics.contains("train/ent_coef")), "{metrics}");
+            train(&cut, "400");
+            let (code, _, err) = run(&["train", "--resume", text(&cut), "--steps", "800"]);
             assert_eq!(code, 0, "{err}");
-            out
-        };
-        let said = train(&whole, "800");
-        assert!(
-            said.contains("train/ent_coef") || fs::read_to_string(whole.join("metrics.csv")).unwrap().contains("train/ent_coef")
-        );
-        train(&cut, "400");
-        let (code, _, err) = run(&["train", "--resume", text(&cut), "--steps", "800"]);
-        assert_eq!(code, 0, "{err}");
-        for file in ["params.safetensors", "optimizer.safetensors", "replay.bin"] {
-            let [one, other] = [&whole, &cut].map(|run_dir| fs::read(newest(run_dir).join(file)).unwrap());
-            assert!(one == other, "{pipeline}: {file}");
+            for file in ["params.safetensors", "optimizer.safetensors", "replay.bin"] {
+                let [one, other] = [&whole, &cut].map(|run_dir| fs::read(newest(run_dir).join(file)).unwrap());
+                assert!(one == other, "{algo} {pipeline}: {file}");
+            }
+            let (code, _, err) = run(&["eval", text(&cut), "--episodes", "2"]);
+            assert_eq!(code, 0, "{err}");
         }
-        let (code, _, err) = run(&["eval", text(&cut), "--episodes", "2"]);
-        assert_eq!(code, 0, "{err}");
+        let no = dir.path().join("no");
+        let (code, _, err) = run(&["train", "cartpole", "--algo", algo, "--run-dir", text(&no)]);
+        let why = format!("algo is {algo}, which needs continuous actions, but cartpole's are discrete");
+        assert!(code == 2 && err.contains(&why), "{code}: {err}");
+        let args = ["train", "pendulum", "--algo", algo, "--device", "emulated", "--run-dir", text(&no)];
+        let (code, _, err) = run(&args);
+        let why = format!("{algo}, which learns on the CPU so far; use --device cpu");
+        assert!(code == 2 && err.contains(&why), "{code}: {err}");
     }
-    let no = dir.path().join("no");
-    let (code, _, err) = run(&["train", "cartpole", "--algo", "sac", "--run-dir", text(&no)]);
-    assert!(
-        code == 2 && err.contains("algo is sac, which needs continuous actions, but cartpole's are discrete"),
-        "{code}: {err}"
-    );
-    let args = ["train", "pendulum", "--algo", "sac", "--device", "emulated", "--run-dir", text(&no)];
-    let (code, _, err) = run(&args);
-    assert!(code == 2 && err.contains("sac, which learns on the CPU so far; use --device cpu"), "{code}: {err}");
 }
 
 #[test]

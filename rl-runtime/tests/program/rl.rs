@@ -573,7 +573,7 @@ fn bad_input_gets_one_message_and_its_exit_code_before_any_work() {
         (
             vec!["train", "cartpole", "--algo", "ppq"],
             2,
-            "unknown algorithm \"ppq\"; there are: ppo, a2c, dqn, sac (did you mean \"ppo\"?)",
+            "unknown algorithm \"ppq\"; there are: ppo, a2c, dqn, sac, td3 (did you mean \"ppo\"?)",
         ),
         (set("ppo.learning_rte=1"), 2, "(did you mean \"ppo.learning_rate\"?)"),
         (set("ppo.learning_rate=-1"), 2, "ppo.learning_rate is -1; it must be"),

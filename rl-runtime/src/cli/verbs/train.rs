@@ -43,7 +43,7 @@ Ctrl-C or a signal (TERM, HUP, USR1) finishes the update, saves, and prints how 
 pub(crate) struct TrainArgs {
     /// The environment (see `rl list`)
     env: Option<String>,
-    /// ppo, a2c, dqn, sac, or one of the program's own [default: ppo]
+    /// ppo, a2c, dqn, sac, td3, or one of the program's own [default: ppo]
     #[arg(long)]
     algo: Option<String>,
     /// Environment steps to train for, such as 200000, 200_000 or 2e5

@@ -109,7 +109,7 @@ fn an_algorithm_of_ones_own_is_listed_checked_trained_resumed_and_swept_by_its_n
         (&["cartpole"], "reinforce observes one number"),
         (
             &["walk", "--set", "offline=a.steps"],
-            "offline is for dqn or sac: reinforce learns from the steps of its own policy only",
+            "offline is for dqn or sac or td3: reinforce learns from the steps of its own policy only",
         ),
     ] {
         let (code, text) = run(&[&["train"], &settings[..], args].concat());

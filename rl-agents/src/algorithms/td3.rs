@@ -1,0 +1,691 @@
+//! Twin delayed DDPG (TD3): continuous actions from a replay memory.
+//!
+//! Paper: Fujimoto et al., "Addressing Function Approximation Error in Actor-Critic Methods", 2018. With `n_critics = 1`,
+//! `policy_delay = 1` and `target_policy_noise = 0` it is DDPG (Lillicrap et al., "Continuous control with deep reinforcement
+//! learning", 2015).
+//!
+//! Settings and metrics have the meanings of Stable-Baselines3, and an update has its order: the critics, then, every
+//! `policy_delay` updates, the actor and all targets. Differences: as in [`sac`](crate::sac); and noise is a setting, by default
+//! that of the paper, where Stable-Baselines3 has none.
+//!
+//! Read `learn` first. `rl train pendulum --algo td3` runs it.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use candle_core::{Tensor, Var};
+use rl_buffer::{ActionSlice, Batch, ObsSlice, Rollout};
+use rl_envs::{ActionSpace, Pool, Space};
+
+use crate::agent::{Divergence, Observed, Replays, Shareable};
+use crate::algorithms::critics::{
+    CRITICS_SEED, CriticLoss, CriticSums, counts, critic_errors, critic_loss, draw_noise, join, minibatch, parts, step,
+};
+use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, learn_from};
+use crate::kernel::gradient::Slices;
+use crate::kernel::tile::{Tile, TileLoss};
+use crate::learner::descent::StepSums;
+use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::policy::deterministic::{ActionNoise, DeterministicPolicy};
+use crate::policy::network::Network;
+use crate::policy::twin_q::{TwinQ, Value};
+use crate::probe::{self, Probe, Stage, Threads};
+use crate::ranks::Ranks;
+use crate::settings::{self, Kind, MAX_STEPS};
+use crate::{Agent, Error, Layout, Metrics, Policy, Schedule, Scratch, Snapshot, UpdateEvent, Watch};
+
+crate::settings! {
+    /// Settings of TD3.
+    pub struct Td3Config, "td3." {
+        /// Transitions of the replay memory.
+        buffer_size: usize = 1_000_000, Kind::Int(1, 1 << 32);
+        /// Transitions of a minibatch.
+        batch_size: usize = 256, Kind::Int(1, 1 << 24);
+        /// Env steps before the first update, with uniformly random actions.
+        learning_starts: u64 = 100, Kind::Int(0, MAX_STEPS);
+        /// Env steps, summed over environments, between updates.
+        train_freq: u64 = 1, Kind::Int(1, 1 << 24);
+        /// Updates for every train_freq env steps.
+        gradient_steps: u64 = 1, Kind::Int(1, 1 << 16);
+        /// Updates of the critics for each of the actor and the targets.
+        policy_delay: u64 = 2, Kind::Int(1, MAX_STEPS), resumable;
+        /// Standard deviation of the noise in targets' actions; 0: none.
+        target_policy_noise: f32 = 0.2, Kind::Float(0.0, 1e3), resumable;
+        /// Bound of the noise in targets' actions.
+        target_noise_clip: f32 = 0.5, Kind::Float(0.0, 2.0), resumable;
+        /// Critics, of which targets take the smaller value; 1 for DDPG.
+        n_critics: usize = 2, Kind::Int(1, 2);
+        /// Noise added to actions in training, which are between -1 and 1 there.
+        action_noise: ActionNoise = ActionNoise::Normal, Kind::Choice(&["none", "normal", "ornstein_uhlenbeck"]);
+        /// Standard deviation of that noise.
+        action_noise_std: f32 = 0.1, Kind::Float(0.0, 1e3);
+        /// Step of the targets towards the networks; 1: a copy.
+        tau: f32 = 0.005, Kind::Float(1e-9, 1.0), resumable;
+        /// Discount of future rewards.
+        gamma: f32 = 0.99, Kind::Float(0.0, 1.0);
+        /// Steps of a return before the bootstrap.
+        n_steps: usize = 1, Kind::Int(1, 64);
+        /// Samples transitions in proportion to their errors.
+        prioritized: bool = false, Kind::Bool;
+        /// Exponent of priorities.
+        priority_alpha: f32 = 0.6, Kind::Float(0.0, 1.0);
+        /// Exponent of importance weights at the start; it rises to 1.
+        priority_beta: f32 = 0.4, Kind::Float(0.0, 1.0);
+        /// Learning rate of both Adam optimizers.
+        learning_rate: Schedule = Schedule::Constant(1e-3), Kind::Schedule(0.0, 10.0), resumable;
+        /// Saves the replay memory in checkpoints.
+        ///
+        /// A resumed run then equals an uninterrupted one bit for bit. Without it the memory is refilled before learning
+        /// continues.
+        save_replay: bool = false, Kind::Bool;
+    }
+}
+
+impl Td3Config {
+    /// TD3's optimizers.
+    pub const RULE: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+
+    /// Checks every range, and conditions between settings.
+    ///
+    /// # Errors
+    /// [`Error::Range`] or [`Error::Setting`] for the first that fails.
+    pub fn check(&self) -> Result<(), Error> {
+        settings::check(Self::KEYS, self)?;
+        self.replay().check()
+    }
+
+    /// Steps of a rollout: those of each environment between updates.
+    #[must_use]
+    pub fn rollout_steps(&self, n_envs: usize) -> usize {
+        (self.train_freq as usize / n_envs).max(1)
+    }
+
+    fn replay(&self) -> ReplaySettings {
+        ReplaySettings {
+            capacity: self.buffer_size,
+            batch_size: self.batch_size,
+            learning_starts: self.learning_starts,
+            train_freq: self.train_freq,
+            gradient_steps: self.gradient_steps,
+            n_steps: self.n_steps,
+            gamma: self.gamma,
+            priorities: self.prioritized.then_some(Priorities { alpha: self.priority_alpha, beta: self.priority_beta }),
+        }
+    }
+}
+
+/// The TD3 agent.
+///
+/// ```
+/// use rl_agents::{Agent, Collector, DeterministicPolicy, NetConfig, Td3, Td3Config};
+/// use rl_envs::{Pool, pendulum::Pendulum};
+///
+/// let (n_envs, n_steps, steps, pool) = (2, 4, 128, Pool::new(1)?);
+/// let config = Td3Config { learning_starts: 64, batch_size: 32, buffer_size: 1000, ..Td3Config::default() };
+/// let mut collector = Collector::new(n_envs, &Pendulum::default(), &pool, 0)?;
+/// let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+/// let policy = DeterministicPolicy::new(&obs, &actions, &NetConfig::default(), 0)?;
+/// let mut agent = Td3::new(policy, config, &obs, &actions, n_envs, 0)?;
+/// let mut rollout = collector.rollout(n_steps)?;
+/// for env_steps in (0..steps).step_by(n_envs * n_steps) {
+///     let remaining = 1.0 - env_steps as f32 / steps as f32;
+///     collector.collect(agent.acting(remaining), &mut rollout)?;
+///     agent.update(&rollout, remaining, &pool)?;
+/// }
+/// # Ok::<(), rl_agents::Error>(())
+/// ```
+pub struct Td3 {
+    policy: DeterministicPolicy,
+    policy_target: DeterministicPolicy,
+    critics: TwinQ,
+    targets: TwinQ,
+    actor_optimizer: Optimizer,
+    critic_optimizer: Optimizer,
+    config: Td3Config,
+    seed: u64,
+    experience: Experience,
+    memory: Td3Memory,
+    /// Sums over the updates after a rollout.
+    sums: Td3Sums,
+    /// Loss of the latest step of the actor.
+    actor_loss: f32,
+    watch: Option<Watch>,
+}
+
+/// Reusable memory of updates of B samples.
+struct Td3Memory {
+    batch: Batch,
+    noise: Vec<f32>,     // (B, A)
+    rows: Vec<f32>,      // (B, D + A)
+    actions: Vec<f32>,   // (B, A)
+    d_actions: Vec<f32>, // (B, A)
+    q: Vec<f32>,         // (B)
+    targets: Vec<f32>,   // (B)
+    errors: Vec<f32>,    // (B)
+    of_actor: Vec<f32>,
+    of_critics: Vec<f32>,
+    scratches: [Vec<Scratch>; 3], // of the policy, of the critics, of their inputs' gradients
+    actor_slices: Slices<()>,
+    critic_slices: Slices<CriticSums>,
+}
+
+/// Sums over updates.
+#[derive(Clone, Copy, Debug, Default)]
+struct Td3Sums {
+    n: f32,
+    n_actor: f32,
+    actor: f32,
+    critics: f32,
+    steps: StepSums,
+}
+
+/// `-mean Q1` of the policy's actions.
+struct PolicyLoss<'a> {
+    policy: &'a DeterministicPolicy,
+    /// Gradient of Q1 with respect to the actions, (B, A).
+    d_actions: &'a [f32],
+}
+
+impl TileLoss<()> for PolicyLoss<'_> {
+    #[inline(always)]
+    fn tile(&self, tile: &mut Tile<'_>, (): &mut ()) {
+        self.policy.write_gradient(tile, self.d_actions);
+    }
+}
+
+/// [`PolicyLoss`] by candle's operations.
+fn policy_loss(policy: &DeterministicPolicy, params: &Tensor, critics: &TwinQ, obs: &Tensor) -> candle_core::Result<Tensor> {
+    let rows = Tensor::cat(&[obs, &policy.forward(params, obs)?], 1)?;
+    critics.forward(&critics.network().params_tensor()?, &rows)?[0].neg()?.mean_all()
+}
+
+/// Moves a target by the part `tau` of its way.
+fn follow(target: &mut Network, online: &[f32], tau: f32) {
+    target.change(|params| params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target)));
+}
+
+/// Names of what a snapshot holds beside the actor's parameters and moments.
+const TARGET: &str = "actor.target";
+const CRITICS: [&str; 4] = ["critics", "critics.target", "critics.m", "critics.v"];
+const STEPS: &str = "steps";
+
+impl Td3 {
+    /// Creates an agent from a policy, for `n_envs` environments with these spaces.
+    ///
+    /// The critics have layers like the policy's. `seed` determines their parameters, the noise, and which transitions are
+    /// replayed.
+    ///
+    /// # Errors
+    /// Errors of [`Td3Config::check`] and [`DeterministicPolicy::check`]; [`Error::Buffer`] if the replay memory does not fit.
+    pub fn new(
+        policy: DeterministicPolicy,
+        config: Td3Config,
+        obs: &Space,
+        actions: &ActionSpace,
+        n_envs: usize,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        Self::new_in(policy, config, obs, actions, n_envs, seed, &<dyn rl_buffer::Memory>::host())
+    }
+
+    /// Creates an agent whose replay memory is of the given kind.
+    ///
+    /// # Errors
+    /// Those of [`Td3::new`].
+    pub fn new_in(
+        mut policy: DeterministicPolicy,
+        config: Td3Config,
+        obs: &Space,
+        actions: &ActionSpace,
+        n_envs: usize,
+        seed: u64,
+        replay: &Arc<dyn rl_buffer::Memory>,
+    ) -> Result<Self, Error> {
+        config.check()?;
+        DeterministicPolicy::check(obs, actions, policy.net())?;
+        let critics = TwinQ::new(obs, actions.len(), config.n_critics, policy.net(), seed ^ CRITICS_SEED)?;
+        let (experience, batch) = Experience::new(config.replay(), obs, actions, n_envs, seed, replay)?;
+        let (b, a, d) = (config.batch_size, actions.len(), obs.len());
+        let n_params = [policy.params().len(), critics.network().params().len()];
+        let numbers = |n: usize| vec![0.0; n];
+        let memory = Td3Memory {
+            batch,
+            noise: numbers(b * a),
+            rows: numbers(b * (d + a)),
+            actions: numbers(b * a),
+            d_actions: numbers(b * a),
+            q: numbers(b),
+            targets: numbers(b),
+            errors: Vec::with_capacity(b),
+            of_actor: numbers(n_params[0]),
+            of_critics: numbers(n_params[1]),
+            scratches: [const { Vec::new() }; 3],
+            actor_slices: Slices::new(),
+            critic_slices: Slices::new(),
+        };
+        let [actor_optimizer, critic_optimizer] = n_params.map(|len| {
+            let mut optimizer = Optimizer::new(Td3Config::RULE, len);
+            optimizer.set_precision(policy.network().precision());
+            optimizer
+        });
+        policy.explore(config.action_noise, config.action_noise_std, config.learning_starts.div_ceil(n_envs as u64));
+        Ok(Self {
+            policy_target: policy.clone(),
+            policy,
+            targets: critics.clone(),
+            critics,
+            actor_optimizer,
+            critic_optimizer,
+            config,
+            seed,
+            experience,
+            memory,
+            sums: Td3Sums::default(),
+            actor_loss: f32::NAN,
+            watch: None,
+        })
+    }
+
+    /// Does one update: a step of the critics.
+    ///
+    /// With every `policy_delay`-th one goes a step of the actor and of the targets.
+    fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
+        let update = self.experience.updates();
+        self.experience.draw(done, &mut self.memory.batch, false)?;
+        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsBegin));
+        self.set_targets(update, pool)?;
+        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsEnd));
+        probe::report(self.experience.probe.as_ref(), Stage::Targets);
+        let rate = self.config.learning_rate.at(1.0 - done);
+        self.sums.n += 1.0;
+        self.sums.critics += self.learn_critics(rate, pool)?;
+        self.experience.prioritize(&self.memory.batch, &mut self.memory.errors)?;
+        if self.experience.updates().is_multiple_of(self.config.policy_delay) {
+            self.actor_loss = self.learn_actor(rate, pool)?;
+            self.sums.n_actor += 1.0;
+            self.sums.actor += self.actor_loss;
+            follow(self.policy_target.network_mut(), self.policy.network().params(), self.config.tau);
+            follow(self.targets.network_mut(), self.critics.network().params(), self.config.tau);
+            probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
+        }
+        Ok(())
+    }
+
+    /// Computes `y = r + discount min Q_target(s', a')`.
+    ///
+    /// a' is the target policy's, with clipped noise.
+    fn set_targets(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
+        let Self { policy_target, targets: target, config, seed, memory, .. } = self;
+        let Td3Memory { batch, noise, rows, actions, q, targets, scratches, .. } = memory;
+        let (batch, n, a) = (batch.columns(), targets.len(), policy_target.n_actions());
+        policy_target.choose(batch.next_obs, pool, &mut scratches[0], actions)?;
+        draw_noise(*seed, update, 1, a, noise);
+        let clip = config.target_noise_clip;
+        for (action, noise) in actions.iter_mut().zip(noise) {
+            *action = (*action + (config.target_policy_noise * *noise).clamp(-clip, clip)).clamp(-1.0, 1.0);
+        }
+        join(batch.next_obs, actions, n, rows)?;
+        target.least(rows, pool, &mut scratches[1], q)?;
+        for (i, target) in targets.iter_mut().enumerate() {
+            *target = batch.rewards[i] + batch.discounts[i] * q[i];
+        }
+        Ok(())
+    }
+
+    /// Takes a step of the critics; returns their loss.
+    fn learn_critics(&mut self, rate: f32, pool: &Pool) -> Result<f32, Error> {
+        let Self { policy, critics, critic_optimizer, experience, memory, .. } = self;
+        let threads = Threads { pool, probe: experience.probe.as_ref() };
+        let Td3Memory { batch, rows, actions: taken, targets, errors, of_critics, critic_slices, .. } = memory;
+        let (batch, n, a) = (batch.columns(), targets.len(), policy.n_actions());
+        let ActionSlice::Continuous(actions) = batch.actions else { return Err(Error::ActionKind) };
+        for (i, (to, &action)) in taken.iter_mut().zip(actions).enumerate() {
+            *to = policy.squashed(i % a, action);
+        }
+        join(batch.obs, taken, n, rows)?;
+        errors.clear();
+        let loss = if let Some(kernel) = critics.network().kernel() {
+            let of = CriticLoss { chains: critics.chains(), scale: 1.0, targets, weights: batch.weights };
+            let samples = critics.network().samples(ObsSlice::F32(rows), None);
+            let mut total = 0.0;
+            for slice in critic_slices.gradient(kernel, samples, n, threads, &of, of_critics)? {
+                total += slice.loss;
+                errors.extend_from_slice(&slice.errors);
+            }
+            (total / n as f64) as f32
+        } else {
+            let network = critics.network();
+            let params = Var::from_slice(network.params(), network.params().len(), network.device())?;
+            let column = |values: &[f32]| Tensor::from_slice(values, values.len(), network.device());
+            let (targets, weights) = (column(targets)?, column(batch.weights)?);
+            let q = critics.forward(&params, &network.features(ObsSlice::F32(rows))?)?;
+            errors.extend(critic_errors(&q, &targets)?);
+            let loss = critic_loss(&q, &targets, &weights, 1.0)?;
+            *of_critics = critic_optimizer.gradient(&params, &loss)?;
+            loss.to_scalar::<f32>()?
+        };
+        let norm = step(critic_optimizer, loss, critics.network_mut(), of_critics, rate, threads);
+        self.sums.steps.push(norm);
+        self.check_diverged(&self.critic_optimizer, &self.memory.of_critics, "critic_loss", loss, rate)?;
+        Ok(loss)
+    }
+
+    /// Takes a step of the actor; returns its loss.
+    fn learn_actor(&mut self, rate: f32, pool: &Pool) -> Result<f32, Error> {
+        let Self { policy, critics, actor_optimizer, experience, memory, .. } = self;
+        let threads = Threads { pool, probe: experience.probe.as_ref() };
+        let Td3Memory { batch, rows, actions, d_actions, q, of_actor, scratches, actor_slices, .. } = memory;
+        let (obs, n) = (batch.columns().obs, q.len());
+        let loss = if let Some(kernel) = policy.network().kernel() {
+            policy.choose(obs, pool, &mut scratches[0], actions)?;
+            join(obs, actions, n, rows)?;
+            critics.gradient(Value::First, rows, pool, &mut scratches[2], q, d_actions)?;
+            probe::report(threads.probe, Stage::Backward);
+            let of = PolicyLoss { policy, d_actions };
+            actor_slices.gradient(kernel, policy.network().samples(obs, None), n, threads, &of, of_actor).map(drop)?;
+            (-q.iter().map(|&q| f64::from(q)).sum::<f64>() / n as f64) as f32
+        } else {
+            let network = policy.network();
+            let params = Var::from_slice(network.params(), network.params().len(), network.device())?;
+            let loss = policy_loss(policy, &params, critics, &network.features(obs)?)?;
+            *of_actor = actor_optimizer.gradient(&params, &loss)?;
+            loss.to_scalar::<f32>()?
+        };
+        let norm = step(actor_optimizer, loss, policy.network_mut(), of_actor, rate, threads);
+        self.sums.steps.push(norm);
+        self.check_diverged(&self.actor_optimizer, &self.memory.of_actor, "actor_loss", loss, rate)?;
+        Ok(loss)
+    }
+
+    /// Returns an error if an optimizer skips every step.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] if too many of its steps were skipped.
+    fn check_diverged(
+        &self,
+        optimizer: &Optimizer,
+        gradient: &[f32],
+        name: &'static str,
+        loss: f32,
+        rate: f32,
+    ) -> Result<(), Error> {
+        if !optimizer.has_diverged() {
+            return Ok(());
+        }
+        let minibatch = minibatch(&self.memory.batch, &self.memory.targets, self.policy.network())?;
+        Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &[(name, loss)], minibatch))))
+    }
+}
+
+impl Learns for Td3 {
+    fn experience(&mut self) -> &mut Experience {
+        &mut self.experience
+    }
+
+    fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
+        self.learn(done, pool)
+    }
+}
+
+impl Agent for Td3 {
+    fn policy(&self) -> &dyn Policy {
+        &self.policy
+    }
+
+    fn layout(&self) -> &Layout {
+        self.policy.layout()
+    }
+
+    fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
+        self.sums = Td3Sums::default();
+        learn_from(self, rollout, 1.0 - remaining, pool)?;
+        let Td3Sums { n, n_actor, actor, critics, steps } = self.sums;
+        let mut metrics = Metrics::default();
+        metrics.push("train/actor_loss", if n_actor > 0.0 { actor / n_actor } else { self.actor_loss });
+        metrics.push("train/critic_loss", critics / n);
+        steps.report(&mut metrics);
+        metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
+        metrics.push("train/n_updates", self.critic_optimizer.steps().taken as f32);
+        Ok(metrics)
+    }
+
+    fn discontinue(&mut self) {
+        self.experience.discontinue();
+    }
+
+    fn save(&self) -> Result<Snapshot, Error> {
+        let mut moments = self.actor_optimizer.moments();
+        let vectors = [self.critics.network().params(), self.targets.network().params()];
+        let vectors = vectors.into_iter().chain(self.critic_optimizer.vectors());
+        moments.push((TARGET.into(), self.policy_target.params().to_vec()));
+        moments.extend(CRITICS.into_iter().zip(vectors).map(|(name, values)| (name.into(), values.to_vec())));
+        let StepCount { taken, skipped } = self.critic_optimizer.steps();
+        moments.push((STEPS.into(), parts(&[taken, skipped])));
+        let policy = Snapshot::from(self.policy.weights());
+        let counters = self.experience.counters(self.actor_optimizer.steps(), policy.counters.version);
+        Ok(Snapshot { moments, counters, ..policy })
+    }
+
+    fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        snapshot.check()?;
+        let refuse = || Error::Snapshot("its networks do not fit this agent".into());
+        let find =
+            |name: &str| snapshot.moments.iter().find(|(of, _)| of == name).map(|(_, values)| &values[..]).ok_or_else(refuse);
+        let (actor, own) = (self.policy.params().len(), self.critics.network().params().len());
+        let (policy_target, critics, targets) = (find(TARGET)?, find(CRITICS[0])?, find(CRITICS[1])?);
+        if [snapshot.params.len(), policy_target.len(), critics.len(), targets.len()] != [actor, actor, own, own] {
+            return Err(refuse());
+        }
+        let &[taken, skipped] = &counts(find(STEPS)?)[..] else { return Err(refuse()) };
+        self.experience.check(&snapshot.counters)?;
+        let moments = |names: [&str; 2]| -> Result<Vec<(String, Vec<f32>)>, Error> {
+            ["m", "v"].into_iter().zip(names).map(|(name, of)| Ok((name.into(), find(of)?.to_vec()))).collect()
+        };
+        let (mut actor_optimizer, mut critic_optimizer) = (self.actor_optimizer.clone(), self.critic_optimizer.clone());
+        actor_optimizer.load(&moments(["m", "v"])?, snapshot.counters.steps)?;
+        critic_optimizer.load(&moments([CRITICS[2], CRITICS[3]])?, StepCount { taken, skipped })?;
+        self.policy.network_mut().set_params(&snapshot.params, snapshot.counters.version)?;
+        self.policy_target.network_mut().set_params(policy_target, 0)?;
+        self.critics.network_mut().set_params(critics, 0)?;
+        self.targets.network_mut().set_params(targets, 0)?;
+        (self.actor_optimizer, self.critic_optimizer) = (actor_optimizer, critic_optimizer);
+        self.experience.load(&snapshot.counters);
+        Ok(())
+    }
+
+    fn replay(&mut self) -> Option<&mut dyn Replays> {
+        Some(self)
+    }
+
+    fn shared(&mut self) -> Option<&mut dyn Shareable> {
+        Some(self)
+    }
+
+    fn observed(&mut self) -> Option<&mut dyn Observed> {
+        Some(self)
+    }
+}
+
+impl Shareable for Td3 {
+    fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.memory.actor_slices.share(ranks.clone());
+        self.memory.critic_slices.share(ranks);
+    }
+}
+
+impl Observed for Td3 {
+    fn watch(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
+    fn set_probe(&mut self, probe: Probe) {
+        self.experience.probe = Some(probe);
+    }
+}
+
+impl Replays for Td3 {
+    fn is_saved(&self) -> bool {
+        self.config.save_replay
+    }
+
+    fn save_replay(&self, out: &mut dyn Write) -> Result<(), Error> {
+        self.experience.save_replay(out)
+    }
+
+    fn load_replay(&mut self, snapshot: &Snapshot, input: &mut dyn Read) -> Result<(), Error> {
+        self.experience.load_replay(snapshot, input, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Activation, Collector, LearnerKind, NetConfig};
+    use candle_core::{DType, Device};
+    use rl_envs::pendulum::Pendulum;
+
+    const N_ENVS: usize = 3;
+
+    fn config() -> Td3Config {
+        Td3Config { buffer_size: 500, batch_size: 100, learning_starts: 30, save_replay: true, ..Td3Config::default() }
+    }
+
+    fn agent(config: Td3Config, learner: LearnerKind, hidden: &[usize]) -> (Td3, Collector) {
+        let mut collector = Collector::new(N_ENVS, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let net = NetConfig { hidden: hidden.to_vec(), learner, activation: Activation::Relu, ..NetConfig::default() };
+        let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+        let policy = DeterministicPolicy::new(&obs, &actions, &net, 5).unwrap();
+        let agent = Td3::new(policy, config, &obs, &actions, N_ENVS, 7).unwrap();
+        collector.remember(agent.policy().state_len());
+        (agent, collector)
+    }
+
+    /// Collects and learns; returns the last metrics.
+    fn train(agent: &mut Td3, collector: &mut Collector, rounds: usize, pool: &Pool) -> Metrics {
+        let mut rollout = collector.rollout(2).unwrap();
+        let mut metrics = Metrics::default();
+        for _ in 0..rounds {
+            collector.collect(agent.acting(0.5), &mut rollout).unwrap();
+            metrics = agent.update(&rollout, 0.5, pool).unwrap();
+        }
+        metrics
+    }
+
+    /// Euclidean norm of a difference, relative to the second vector.
+    fn distance(a: &[f32], b: &[f32]) -> f64 {
+        let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+        let difference = norm(&mut a.iter().zip(b).map(|(a, b)| f64::from(a - b)));
+        difference / norm(&mut b.iter().map(|&b| f64::from(b)))
+    }
+
+    #[test]
+    fn an_update_of_the_kernel_is_that_of_candle() {
+        for (hidden, prioritized, n_critics) in
+            [(&[17, 9][..], false, 2), (&[64, 64], true, 1), (&[], false, 1), (&[256, 256], false, 2)]
+        {
+            let [mut fused, mut reference] = [LearnerKind::Fused, LearnerKind::Reference].map(|learner| {
+                let config = Td3Config { learning_starts: MAX_STEPS as u64, prioritized, n_critics, n_steps: 2, ..config() };
+                let (mut agent, mut collector) = agent(config, learner, hidden);
+                train(&mut agent, &mut collector, 30, &Pool::new(1).unwrap());
+                agent
+            });
+            let pool = Pool::new(2).unwrap();
+            for round in 0..4 {
+                [&mut fused, &mut reference].into_iter().for_each(|agent| agent.learn(0.5, &pool).unwrap());
+                let vectors = |agent: &Td3| {
+                    let Td3Memory { of_critics, of_actor, targets, errors, .. } = &agent.memory;
+                    [of_critics, of_actor, targets, errors].map(Vec::clone)
+                };
+                for (i, (found, expected)) in vectors(&fused).iter().zip(vectors(&reference)).enumerate() {
+                    if i == 1 && round == 0 {
+                        assert!(found.iter().all(|&x| x == 0.0), "the actor waits for the second update");
+                        continue;
+                    }
+                    let distance = distance(found, &expected);
+                    assert!(distance < 1e-4, "{hidden:?}, round {round}, vector {i}: {distance}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_gradient_of_the_actor_equals_finite_differences() {
+        let (mut agent, mut collector) =
+            agent(Td3Config { learning_starts: MAX_STEPS as u64, policy_delay: 1, ..config() }, LearnerKind::Fused, &[9, 5]);
+        let pool = Pool::new(1).unwrap();
+        train(&mut agent, &mut collector, 40, &pool);
+        agent.config.learning_rate = Schedule::Constant(0.0);
+        agent.learn(0.5, &pool).unwrap();
+        let loss = |params: &[f32]| {
+            let (network, f64) = (agent.policy.network(), DType::F64);
+            let obs = network.features(agent.memory.batch.columns().obs).unwrap().to_dtype(f64).unwrap();
+            let params = Tensor::from_slice(params, params.len(), &Device::Cpu).unwrap().to_dtype(f64).unwrap();
+            let rows = Tensor::cat(&[&obs, &agent.policy.forward(&params, &obs).unwrap()], 1).unwrap();
+            let critics = agent.critics.network().params_tensor().unwrap().to_dtype(f64).unwrap();
+            -agent.critics.forward(&critics, &rows).unwrap()[0].mean_all().unwrap().to_scalar::<f64>().unwrap()
+        };
+        let mut params = agent.policy.params().to_vec();
+        let largest = agent.memory.of_actor.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        for at in (0..params.len()).step_by(7) {
+            let (x, step) = (params[at], 1e-3);
+            params[at] = x + step;
+            let above = loss(&params);
+            params[at] = x - step;
+            let (below, width) = (loss(&params), f64::from((x + step) - (x - step)));
+            params[at] = x;
+            let (found, expected) = (f64::from(agent.memory.of_actor[at]), (above - below) / width);
+            assert!((found - expected).abs() < 0.02 * f64::from(largest), "parameter {at}: {found}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn a_saved_agent_continues_bit_for_bit_on_any_number_of_threads() {
+        for action_noise in [ActionNoise::Normal, ActionNoise::OrnsteinUhlenbeck] {
+            let config = Td3Config { action_noise, policy_delay: 3, ..config() };
+            let [mut whole, mut cut] = [(); 2].map(|()| agent(config.clone(), LearnerKind::Fused, &[17, 9]));
+            let pools = [Pool::new(1).unwrap(), Pool::new(3).unwrap()];
+            train(&mut whole.0, &mut whole.1, 24, &pools[0]);
+            train(&mut cut.0, &mut cut.1, 12, &pools[1]);
+            let (snapshot, mut replay) = (cut.0.save().unwrap(), Vec::new());
+            cut.0.save_replay(&mut replay).unwrap();
+            let state = cut.1.save().unwrap();
+            let (mut resumed, mut collector) = agent(config, LearnerKind::Fused, &[17, 9]);
+            resumed.load(&snapshot).unwrap();
+            resumed.load_replay(&snapshot, &mut &replay[..]).unwrap();
+            collector.load(state).unwrap();
+            assert!(resumed.save().unwrap() == snapshot);
+            train(&mut resumed, &mut collector, 12, &pools[0]);
+            let (saved, expected) = (resumed.save().unwrap(), whole.0.save().unwrap());
+            assert!(saved == expected, "{action_noise:?}");
+            assert_eq!(expected.counters.epochs, 24 * 6 - 30);
+            assert_eq!(expected.counters.steps.taken, (24 * 6 - 30) / 3, "of the actor");
+            for broken in [TARGET, CRITICS[1], STEPS, "m"] {
+                let mut snapshot = snapshot.clone();
+                snapshot.moments.retain(|(name, _)| name != broken);
+                assert!(matches!(resumed.load(&snapshot), Err(Error::Snapshot(_))), "{broken}");
+                assert!(resumed.save().unwrap() == expected, "{broken}");
+            }
+        }
+    }
+
+    #[test]
+    fn targets_take_the_smaller_critic_and_clipped_noise() {
+        let pool = Pool::new(1).unwrap();
+        let targets = |target_policy_noise: f32, target_noise_clip: f32, n_critics: usize| {
+            let config =
+                Td3Config { learning_starts: MAX_STEPS as u64, target_policy_noise, target_noise_clip, n_critics, ..config() };
+            let (mut agent, mut collector) = agent(config, LearnerKind::Fused, &[9]);
+            train(&mut agent, &mut collector, 30, &pool);
+            agent.experience.draw(0.5, &mut agent.memory.batch, false).unwrap();
+            agent.set_targets(3, &pool).unwrap();
+            (agent.memory.targets.clone(), agent.memory.rows.clone())
+        };
+        let (plain, rows) = targets(0.0, 0.5, 2);
+        assert!(targets(1.0, 0.0, 2).0 == plain, "noise that is clipped to nothing");
+        let (_, noisy) = targets(100.0, 0.25, 2);
+        let moved = rows.iter().zip(&noisy).skip(3).step_by(4).map(|(a, b)| (b - a).abs()).collect::<Vec<_>>();
+        assert!(moved.iter().all(|&x| x < 0.2501) && moved.iter().filter(|&&x| x > 0.2499).count() > 80, "{moved:?}");
+        let (one, _) = targets(0.0, 0.5, 1);
+        assert!(plain.iter().zip(&one).all(|(least, one)| least <= one) && plain != one);
+    }
+}
