@@ -35,7 +35,7 @@ struct Group {
     cases: &'static [Comparison],
 }
 
-const GROUPS: [Group; 5] = [
+const GROUPS: [Group; 6] = [
     Group {
         name: "envs",
         venv: "target/peers-envs",
@@ -62,6 +62,15 @@ const GROUPS: [Group; 5] = [
         record: "bench/peers.md",
         unit: "Updates in samples per second, training in environment steps per second, everything included.",
         cases: LEARNERS,
+    },
+    Group {
+        name: "continuous",
+        venv: "target/peers",
+        requirements: "requirements.txt",
+        record: "bench/peers-continuous.md",
+        unit: "Environment steps per second of training on one Pendulum, everything included: an update of 256 transitions for each step, after\n\
+               the first 100. Hidden layers of 256-256 and 64-64 with ReLU, for actor and critics; Stable-Baselines3's default settings.",
+        cases: CONTINUOUS,
     },
     Group {
         name: "replay",
@@ -104,6 +113,27 @@ const WORKERS: &[Comparison] = &[
     workers("LunarLander-v3", "gym:LunarLander-v3 --envs 16 --threads 2", "LunarLander-v3 16 1"),
     workers("Acrobot-v1", "gym:Acrobot-v1 --envs 16 --threads 2", "Acrobot-v1 16 1"),
     workers("HalfCheetah-v5", "gym:HalfCheetah-v5 --envs 16 --threads 2", "HalfCheetah-v5 16 1"),
+];
+
+const CONTINUOUS: &[Comparison] = &[
+    continuous("SAC, 256-256, 2 threads", "--algo sac --set hidden=[256,256] --threads 2", "sac 256,256 2 2000"),
+    continuous("SAC, 256-256, 1 thread", "--algo sac --set hidden=[256,256] --threads 1", "sac 256,256 1 2000"),
+    continuous("SAC, 64-64, 1 thread", "--algo sac --set hidden=[64,64] --threads 1", "sac 64,64 1 2000"),
+    continuous(
+        "TD3, 256-256, 2 threads",
+        "--algo td3 --set td3.learning_starts=100 --set hidden=[256,256] --threads 2",
+        "td3 256,256 2 2000",
+    ),
+    continuous(
+        "TD3, 256-256, 1 thread",
+        "--algo td3 --set td3.learning_starts=100 --set hidden=[256,256] --threads 1",
+        "td3 256,256 1 2000",
+    ),
+    continuous(
+        "TD3, 64-64, 1 thread",
+        "--algo td3 --set td3.learning_starts=100 --set hidden=[64,64] --threads 1",
+        "td3 64,64 1 2000",
+    ),
 ];
 
 const LEARNERS: &[Comparison] = &[
@@ -254,10 +284,14 @@ const fn train(what: &'static str, ours: &'static str, peer: &'static str, their
     Comparison { what, ours, field: "env_steps_per_s", peer, theirs }
 }
 
+const fn continuous(what: &'static str, ours: &'static str, theirs: &'static str) -> Comparison {
+    Comparison { what, ours, field: "continuous", peer: "train_sb3_continuous.py", theirs }
+}
+
 /// Runs all comparisons, or those of one group, and writes the tables.
 pub(crate) fn peers(root: &Path, only: Option<&str>) -> Result<()> {
     if let Some(name) = only.filter(|name| !GROUPS.iter().any(|group| group.name == *name)) {
-        bail!("unknown group {name}; expected envs, workers, learners, replay or pipeline");
+        bail!("unknown group {name}; expected envs, workers, learners, continuous, replay or pipeline");
     }
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     GROUPS.iter().filter(|group| only.is_none_or(|name| name == group.name)).try_for_each(|group| compare(root, group))
@@ -362,8 +396,9 @@ fn our_rate(root: &Path, python: &Path, case: &Comparison) -> Result<f64> {
             let runs = root.join("target/bench-runs");
             let _ = fs::remove_dir_all(&runs);
             command.args(TRAIN.split(' ')).arg("--run-dir").arg(&runs);
-            command.arg("cartpole");
-            field
+            let env = if field == "continuous" { "pendulum --envs 1 --steps 6000 --set activation=relu" } else { "cartpole" };
+            command.args(env.split(' '));
+            if field == "continuous" { "env_steps_per_s" } else { field }
         }
     };
     let output = run(command.args(case.ours.split(' ')))?;

@@ -22,10 +22,10 @@ pub(crate) const OUTSIDE: &str = "outside/";
 /// Environment of planned faults, for the shell.
 pub(crate) const WORKER: &str = "exec:\"$RL_XTASK\" worker plan.json";
 /// Configurations of the corpus; two at a time are spliced and altered by line.
-pub(crate) const TOMLS: [&str; 4] = ["ppo.toml", "a2c.toml", "dqn.toml", "snake.toml"];
+pub(crate) const TOMLS: [&str; 5] = ["ppo.toml", "a2c.toml", "dqn.toml", "td3.toml", "snake.toml"];
 
 /// Runs of the corpus: name and arguments.
-const RUNS: [(&str, &str); 6] = [
+const RUNS: [(&str, &str); 8] = [
     (
         "ppo",
         "cartpole --set n_envs=4 --set ppo.n_steps=8 --set ppo.batch_size=16 --set normalize_obs=true --set ppo.normalize_reward=true",
@@ -41,6 +41,16 @@ const RUNS: [(&str, &str); 6] = [
         "frames",
         "breakout --algo dqn --set n_envs=2 --set dqn.buffer_size=60 --set dqn.learning_starts=16 --set dqn.train_freq=4 --set \
          dqn.gradient_steps=1 --set dqn.batch_size=8 --set dqn.save_replay=true --set dqn.n_steps=3",
+    ),
+    (
+        "sac",
+        "pendulum --algo sac --set n_envs=2 --set sac.buffer_size=60 --set sac.learning_starts=16 --set sac.batch_size=8 --set \
+         sac.save_replay=true",
+    ),
+    (
+        "td3",
+        "pendulum --algo td3 --set n_envs=2 --set td3.buffer_size=60 --set td3.learning_starts=16 --set td3.batch_size=8 --set \
+         td3.prioritized=true --set td3.save_replay=true --set td3.action_noise=ornstein_uhlenbeck",
     ),
     ("snake", "snake --set n_envs=2 --set conv=[[2,3,1]] --set ppo.n_steps=16 --set ppo.batch_size=16"),
 ];
@@ -199,6 +209,7 @@ impl Corpus {
             "cartpole --set ppo.n_steps=8 --set ppo.batch_size=16",
             "snake --set ppo.n_steps=8 --set ppo.batch_size=16 --set ppo.n_epochs=1",
             "pendulum --algo a2c",
+            "pendulum --algo td3 --set td3.buffer_size=100 --set td3.learning_starts=8 --set td3.batch_size=8",
             "mountain_car --algo dqn --set dqn.buffer_size=100 --set dqn.learning_starts=8 --set dqn.batch_size=8",
         ];
         let mut args: Vec<OsString> =

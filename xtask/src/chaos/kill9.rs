@@ -15,7 +15,7 @@ use crate::chaos::mutate::Random;
 use crate::process::{Options, Process, newest_checkpoint, scratch};
 
 /// Name and arguments of each configuration.
-const CASES: [(&str, &str); 6] = [
+const CASES: [(&str, &str); 7] = [
     (
         "PPO, normalizers",
         "cartpole --set ppo.n_steps=16 --set ppo.batch_size=32 --set normalize_obs=true --set ppo.normalize_reward=true",
@@ -27,6 +27,11 @@ const CASES: [(&str, &str); 6] = [
         "DQN, prioritized replay",
         "cartpole --algo dqn --set dqn.buffer_size=2000 --set dqn.learning_starts=200 --set dqn.prioritized=true --set \
          dqn.save_replay=true",
+    ),
+    (
+        "TD3, noise that is the policy's memory",
+        "pendulum --algo td3 --set hidden=[16] --set td3.buffer_size=2000 --set td3.learning_starts=200 --set td3.save_replay=true --set \
+         td3.action_noise=ornstein_uhlenbeck",
     ),
     (
         "DQN, frames",
