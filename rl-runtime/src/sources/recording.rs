@@ -546,6 +546,11 @@ impl Collect for Playback {
         self.head.shape(n_steps)
     }
 
+    /// Carries none: no policy acts.
+    fn remember(&mut self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn save(&self) -> Result<CollectorState, Error> {
         Ok(CollectorState::without_envs(self.played))
     }

@@ -39,6 +39,19 @@ fn dqn_learns_from_recorded_random_steps_without_an_environment() {
 }
 
 #[test]
+fn td3_learns_from_recorded_random_steps_though_its_noise_is_a_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, dir) = (dir.path().join("steps"), dir.path().join("run"));
+    run(&["record", "pendulum", "--out", text(&file), "--steps", "2000"], 0);
+    let settings = "--envs 8 --steps 2000 --set hidden=[16] --set td3.learning_starts=100 --set td3.batch_size=32 --set eval_episodes=2 \
+                    --set td3.action_noise=ornstein_uhlenbeck";
+    let args = ["train", "pendulum", "--algo", "td3", "--json", "--offline", text(&file), "--run-dir", text(&dir)];
+    let (out, _) = run(&args.into_iter().chain(settings.split_whitespace()).collect::<Vec<_>>(), 0);
+    let done: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    assert!(done["env_steps"] == 2000 && done["eval"]["return_mean"].as_f64().is_some_and(|mean| mean < 0.0), "{done}");
+}
+
+#[test]
 fn a_resumed_run_continues_its_recording_and_a_replay_memory_is_one_too() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
