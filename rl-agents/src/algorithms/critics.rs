@@ -3,23 +3,271 @@
 //! Algorithms for continuous actions need them. [`sac`](crate::sac) and [`td3`](crate::td3) share their loss, the rows that they
 //! read, the noise of an update, and the step of a network.
 
-use candle_core::{Device, Tensor};
-use rl_buffer::{ActionSlice, Batch, ObsSlice};
-use rl_envs::{Purpose, rng};
+use std::sync::Arc;
 
-use crate::Error;
-use crate::agent::NamedTensor;
+use candle_core::{Device, Tensor, Var};
+use rl_buffer::{ActionSlice, Batch, ObsSlice};
+use rl_envs::{ActionSpace, Pool, Purpose, Space, rng};
+
+use crate::agent::{Divergence, NamedTensor};
+use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Stats, Tile, TileLoss};
-use crate::learner::optim::Optimizer;
+use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::policy::network::Network;
-use crate::policy::twin_q::columns;
+use crate::policy::twin_q::{TwinQ, Value, columns};
 use crate::probe::Threads;
+use crate::ranks::Ranks;
+use crate::{Error, NetConfig, Scratch, Snapshot};
+
+/// Critics with their targets, and what they need to learn from B samples.
+pub(crate) struct Critics {
+    pub(crate) online: TwinQ,
+    pub(crate) target: TwinQ,
+    optimizer: Optimizer,
+    /// Factor of the squared errors.
+    scale: f32,
+    rows: Vec<f32>,                // (B, D + A)
+    pub(crate) q: Vec<f32>,        // (B)
+    pub(crate) targets: Vec<f32>,  // (B)
+    pub(crate) errors: Vec<f32>,   // (B)
+    pub(crate) gradient: Vec<f32>, // (P)
+    scratches: [Vec<Scratch>; 2],  // of values, of their gradients
+    slices: Slices<CriticSums>,
+}
+
+/// Critics of a snapshot that fits.
+pub(crate) struct LoadedCritics<'a> {
+    params: &'a [f32],
+    target: &'a [f32],
+    optimizer: Optimizer,
+}
+
+/// Names in a snapshot.
+pub(crate) const NAMES: [&str; 4] = ["critics", "critics.target", "critics.m", "critics.v"];
+
+impl Critics {
+    /// Creates `n` critics, one or two, for minibatches of `batch_size` samples.
+    ///
+    /// # Errors
+    /// Errors of [`NetConfig::check`].
+    pub(crate) fn new(
+        obs: &Space,
+        actions: &ActionSpace,
+        n: usize,
+        net: &NetConfig,
+        settings: &CriticSettings,
+    ) -> Result<Self, Error> {
+        let CriticSettings { rule, scale, batch_size: b, seed } = *settings;
+        let online = TwinQ::new(obs, actions.len(), n, net, seed ^ SEED)?;
+        let n_params = online.network().params().len();
+        Ok(Self {
+            optimizer: optimizer(rule, online.network()),
+            target: online.clone(),
+            online,
+            scale,
+            rows: vec![0.0; b * (obs.len() + actions.len())],
+            q: vec![0.0; b],
+            targets: vec![0.0; b],
+            errors: Vec::with_capacity(b),
+            gradient: vec![0.0; n_params],
+            scratches: [const { Vec::new() }; 2],
+            slices: Slices::new(),
+        })
+    }
+
+    /// Writes the smaller value of the target critics to `q`.
+    ///
+    /// `actions`, (B, A), are between -1 and 1.
+    ///
+    /// # Errors
+    /// [`Error::ObsKind`] for observations that are bytes; errors of candle.
+    pub(crate) fn value_by_target(&mut self, obs: ObsSlice<'_>, actions: &[f32], pool: &Pool) -> Result<(), Error> {
+        join(obs, actions, self.q.len(), &mut self.rows)?;
+        self.target.least(&self.rows, pool, &mut self.scratches[0], &mut self.q)
+    }
+
+    /// Writes values to `q` and their gradients with respect to the actions.
+    ///
+    /// `actions` and `d_actions` are (B, A), between -1 and 1.
+    ///
+    /// # Errors
+    /// Errors of [`TwinQ::gradient`] and [`Critics::value_by_target`].
+    pub(crate) fn value(
+        &mut self,
+        value: Value,
+        obs: ObsSlice<'_>,
+        actions: &[f32],
+        pool: &Pool,
+        d_actions: &mut [f32],
+    ) -> Result<(), Error> {
+        join(obs, actions, self.q.len(), &mut self.rows)?;
+        self.online.gradient(value, &self.rows, pool, &mut self.scratches[1], &mut self.q, d_actions)
+    }
+
+    /// Takes a step towards the targets; returns the loss and the gradient's norm.
+    ///
+    /// `squashed` scales a dimension of an action to -1 to 1.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] if too many steps were skipped; errors of candle.
+    pub(crate) fn learn(
+        &mut self,
+        batch: &Batch,
+        squashed: impl Fn(usize, f32) -> f32,
+        rate: f32,
+        threads: Threads<'_>,
+    ) -> Result<(f32, Option<f32>), Error> {
+        let Self { online, optimizer, scale, rows, targets, errors, gradient, slices, .. } = self;
+        let (columns, n) = (batch.columns(), targets.len());
+        let ActionSlice::Continuous(actions) = columns.actions else { return Err(Error::ActionKind) };
+        join(columns.obs, actions, n, rows)?;
+        let a = actions.len() / n;
+        let len = rows.len() / n;
+        for row in rows.chunks_exact_mut(len) {
+            row[len - a..].iter_mut().enumerate().for_each(|(j, action)| *action = squashed(j, *action));
+        }
+        errors.clear();
+        let loss = if let Some(kernel) = online.network().kernel() {
+            let of = CriticLoss { chains: online.chains(), scale: *scale, targets, weights: columns.weights };
+            let samples = online.network().samples(ObsSlice::F32(rows), None);
+            let mut total = 0.0;
+            for slice in slices.gradient(kernel, samples, n, threads, &of, gradient)? {
+                total += slice.loss;
+                errors.extend_from_slice(&slice.errors);
+            }
+            (total / n as f64) as f32
+        } else {
+            let network = online.network();
+            let params = Var::from_slice(network.params(), network.params().len(), network.device())?;
+            let column = |values: &[f32]| Tensor::from_slice(values, values.len(), network.device());
+            let (targets, weights) = (column(targets)?, column(columns.weights)?);
+            let q = online.forward(&params, &network.features(ObsSlice::F32(rows))?)?;
+            errors.extend(critic_errors(&q, &targets)?);
+            let loss = critic_loss(&q, &targets, &weights, f64::from(*scale))?;
+            *gradient = optimizer.gradient(&params, &loss)?;
+            loss.to_scalar::<f32>()?
+        };
+        let norm = step(optimizer, loss, online.network_mut(), gradient, rate, threads);
+        self.check_diverged(&self.optimizer, &self.gradient, "critic_loss", loss, rate, batch)?;
+        Ok((loss, norm))
+    }
+
+    /// Returns an error if an optimizer skips every step.
+    ///
+    /// It is that of the critics or of their actor.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] if too many of its steps were skipped.
+    pub(crate) fn check_diverged(
+        &self,
+        optimizer: &Optimizer,
+        gradient: &[f32],
+        name: &'static str,
+        loss: f32,
+        rate: f32,
+        batch: &Batch,
+    ) -> Result<(), Error> {
+        if !optimizer.has_diverged() {
+            return Ok(());
+        }
+        let minibatch = minibatch(batch, &self.targets)?;
+        Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &[(name, loss)], minibatch))))
+    }
+
+    /// Moves the targets by the part `tau` of their way.
+    pub(crate) fn follow(&mut self, tau: f32) {
+        follow(self.target.network_mut(), self.online.network().params(), tau);
+    }
+
+    /// Steps of the optimizer.
+    pub(crate) fn steps(&self) -> StepCount {
+        self.optimizer.steps()
+    }
+
+    /// Returns parameters, targets and moments for a snapshot.
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = (String, Vec<f32>)> {
+        let params = [self.online.network().params(), self.target.network().params()];
+        let arrays = params.into_iter().chain(self.optimizer.vectors());
+        NAMES.into_iter().zip(arrays).map(|(name, values)| (name.into(), values.to_vec()))
+    }
+
+    /// Finds the critics of a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if they do not fit.
+    pub(crate) fn find<'a>(&self, snapshot: &'a Snapshot, steps: StepCount) -> Result<LoadedCritics<'a>, Error> {
+        let len = self.online.network().params().len();
+        let (params, target) = (array(snapshot, NAMES[0], len)?, array(snapshot, NAMES[1], len)?);
+        let mut optimizer = self.optimizer.clone();
+        optimizer.load(&moments(snapshot, [NAMES[2], NAMES[3]])?, steps)?;
+        Ok(LoadedCritics { params, target, optimizer })
+    }
+
+    /// Takes over what [`Critics::find`] has found.
+    ///
+    /// # Errors
+    /// None, for critics of the same shapes.
+    pub(crate) fn load(&mut self, loaded: LoadedCritics<'_>) -> Result<(), Error> {
+        self.online.network_mut().set_params(loaded.params, 0)?;
+        self.target.network_mut().set_params(loaded.target, 0)?;
+        self.optimizer = loaded.optimizer;
+        Ok(())
+    }
+
+    /// Shares the gradients with other ranks.
+    pub(crate) fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.slices.share(ranks);
+    }
+}
+
+/// Settings of [`Critics`].
+pub(crate) struct CriticSettings {
+    pub(crate) rule: Rule,
+    /// Factor of the squared errors.
+    pub(crate) scale: f32,
+    pub(crate) batch_size: usize,
+    /// Seed of the agent; the critics' parameters are drawn apart from the policy's.
+    pub(crate) seed: u64,
+}
+
+/// Creates the optimizer of a network.
+pub(crate) fn optimizer(rule: Rule, network: &Network) -> Optimizer {
+    let mut optimizer = Optimizer::new(rule, network.params().len());
+    optimizer.set_precision(network.precision());
+    optimizer
+}
+
+/// Moves a target network by the part `tau` of its way.
+pub(crate) fn follow(target: &mut Network, online: &[f32], tau: f32) {
+    target.change(|params| params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target)));
+}
+
+/// Returns an array of a snapshot.
+///
+/// # Errors
+/// [`Error::Snapshot`] if it is missing, or of another length than `len`.
+pub(crate) fn array<'a>(snapshot: &'a Snapshot, name: &str, len: usize) -> Result<&'a [f32], Error> {
+    let found = snapshot.moments.iter().find(|(of, values)| of == name && values.len() == len);
+    found.map(|(_, values)| &values[..]).ok_or_else(|| Error::Snapshot("its networks do not fit this agent".into()))
+}
+
+/// Returns the moments `m` and `v` of an optimizer.
+///
+/// `names` are those that the snapshot has them by.
+///
+/// # Errors
+/// [`Error::Snapshot`] if one is missing.
+pub(crate) fn moments(snapshot: &Snapshot, names: [&str; 2]) -> Result<Vec<(String, Vec<f32>)>, Error> {
+    let of = |name: &str| snapshot.moments.iter().find(|(of, _)| of == name).map(|(_, values)| values.clone());
+    let refuse = || Error::Snapshot("its networks do not fit this agent".into());
+    ["m", "v"].into_iter().zip(names).map(|(name, other)| Ok((name.into(), of(other).ok_or_else(refuse)?))).collect()
+}
 
 /// Sum over the tiles of a slice, with the errors of its transitions.
 #[derive(Clone, Default)]
-pub(crate) struct CriticSums {
-    pub(crate) loss: f64,
-    pub(crate) errors: Vec<f32>,
+struct CriticSums {
+    loss: f64,
+    errors: Vec<f32>,
 }
 
 impl Stats for CriticSums {
@@ -42,12 +290,12 @@ impl Stats for CriticSums {
 }
 
 /// Squared errors of critics, `scale mean w sum (Q - y)^2`.
-pub(crate) struct CriticLoss<'a> {
+struct CriticLoss<'a> {
     /// Chains of the kernel, one for each critic.
-    pub(crate) chains: &'a [usize],
-    pub(crate) scale: f32,
-    pub(crate) targets: &'a [f32],
-    pub(crate) weights: &'a [f32],
+    chains: &'a [usize],
+    scale: f32,
+    targets: &'a [f32],
+    weights: &'a [f32],
 }
 
 impl TileLoss<CriticSums> for CriticLoss<'_> {
@@ -78,7 +326,7 @@ impl TileLoss<CriticSums> for CriticLoss<'_> {
 }
 
 /// [`CriticLoss`] by candle's operations.
-pub(crate) fn critic_loss(q: &[Tensor], targets: &Tensor, weights: &Tensor, scale: f64) -> candle_core::Result<Tensor> {
+fn critic_loss(q: &[Tensor], targets: &Tensor, weights: &Tensor, scale: f64) -> candle_core::Result<Tensor> {
     let mut sum = weights.zeros_like()?;
     for q in q {
         sum = (sum + ((q - targets)?.sqr()? * weights)?)?;
@@ -87,7 +335,7 @@ pub(crate) fn critic_loss(q: &[Tensor], targets: &Tensor, weights: &Tensor, scal
 }
 
 /// Distances of critics from the targets (B), averaged over critics.
-pub(crate) fn critic_errors(q: &[Tensor], targets: &Tensor) -> candle_core::Result<Vec<f32>> {
+fn critic_errors(q: &[Tensor], targets: &Tensor) -> candle_core::Result<Vec<f32>> {
     let mut sum = targets.zeros_like()?;
     for q in q {
         sum = (sum + (q - targets)?.abs()?)?;
@@ -106,7 +354,7 @@ pub(crate) fn draw_noise(seed: u64, update: u64, first: u32, a: usize, noise: &m
 }
 
 /// Writes rows (B, D + A) of observations (B, D) and actions (B, A).
-pub(crate) fn join(obs: ObsSlice<'_>, actions: &[f32], n: usize, rows: &mut [f32]) -> Result<(), Error> {
+fn join(obs: ObsSlice<'_>, actions: &[f32], n: usize, rows: &mut [f32]) -> Result<(), Error> {
     let ObsSlice::F32(obs) = obs else { return Err(Error::ObsKind) };
     let (d, a) = (obs.len() / n, actions.len() / n);
     for ((row, obs), action) in rows.chunks_exact_mut(d + a).zip(obs.chunks_exact(d)).zip(actions.chunks_exact(a)) {
@@ -121,13 +369,18 @@ pub(crate) fn parts(counts: &[u64]) -> Vec<f32> {
     counts.iter().flat_map(|count| (0..4).map(move |i| (count >> (16 * i) & 0xFFFF) as f32)).collect()
 }
 
-/// Reads what [`parts`] wrote.
-pub(crate) fn counts(parts: &[f32]) -> Vec<u64> {
-    parts.chunks(4).map(|parts| parts.iter().rev().fold(0, |count, &part| count << 16 | part as u64)).collect()
+/// Reads N counters of a snapshot, as [`parts`] wrote them.
+///
+/// # Errors
+/// [`Error::Snapshot`] if there are not N.
+pub(crate) fn counts<const N: usize>(snapshot: &Snapshot, name: &str) -> Result<[u64; N], Error> {
+    let parts = array(snapshot, name, 4 * N)?.chunks(4);
+    let mut counts = parts.map(|parts| parts.iter().rev().fold(0, |count, &part| count << 16 | part as u64));
+    Ok(std::array::from_fn(|_| counts.next().unwrap_or(0)))
 }
 
 /// Seed of the critics' parameters, apart from the policy's.
-pub(crate) const CRITICS_SEED: u64 = 0x5AC0_C217_1C50_5EED;
+const SEED: u64 = 0x5AC0_C217_1C50_5EED;
 
 /// Takes a step of a network; returns the gradient's norm.
 ///
@@ -151,16 +404,17 @@ pub(crate) fn step(
 ///
 /// # Errors
 /// Errors of candle.
-pub(crate) fn minibatch(batch: &Batch, targets: &[f32], network: &Network) -> Result<Vec<NamedTensor>, Error> {
+fn minibatch(batch: &Batch, targets: &[f32]) -> Result<Vec<NamedTensor>, Error> {
     let (batch, n) = (batch.columns(), targets.len());
     let matrix = |values: &[f32]| Tensor::from_slice(values, (n, values.len() / n), &Device::Cpu);
     let ActionSlice::Continuous(actions) = batch.actions else { return Err(Error::ActionKind) };
+    let (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) = (batch.obs, batch.next_obs) else { return Err(Error::ObsKind) };
     let tensors = [
-        ("obs", network.features(batch.obs)?),
+        ("obs", matrix(obs)?),
         ("actions", matrix(actions)?),
         ("rewards", matrix(batch.rewards)?),
         ("discounts", matrix(batch.discounts)?),
-        ("next_obs", network.features(batch.next_obs)?),
+        ("next_obs", matrix(next_obs)?),
         ("targets", matrix(targets)?),
         ("weights", matrix(batch.weights)?),
     ];

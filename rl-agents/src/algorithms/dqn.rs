@@ -30,10 +30,10 @@ use crate::learner::descent::StepSums;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::policy::mask_rows;
 use crate::policy::q_network::best;
-use crate::probe::{self, Probe, Stage, Threads};
+use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;
 use crate::settings::{self, Kind, MAX_STEPS};
-use crate::{Agent, Error, Layout, LearnerKind, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot, UpdateEvent, Watch};
+use crate::{Agent, Error, Layout, LearnerKind, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot, UpdateEvent};
 
 crate::settings! {
     /// Settings of DQN.
@@ -132,6 +132,7 @@ impl DqnConfig {
             gradient_steps: self.gradient_steps,
             n_steps: self.n_steps,
             gamma: self.gamma,
+            is_saved: self.save_replay,
             priorities: self.prioritized.then_some(Priorities { alpha: self.priority_alpha, beta: self.priority_beta }),
         }
     }
@@ -183,7 +184,6 @@ pub struct Dqn {
     memory: Memory,
     /// Sums over the updates after a rollout.
     sums: Sums,
-    watch: Option<Watch>,
     /// The device that learns, if any.
     ///
     /// The online network here is a copy of its own; moments and target network lag behind.
@@ -373,18 +373,8 @@ impl Dqn {
         optimizer.set_precision(network.network().precision());
         let target = network.clone();
         network.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
-        let mut agent = Self {
-            network,
-            target,
-            config,
-            n_envs,
-            optimizer,
-            experience,
-            memory,
-            sums: Sums::default(),
-            watch: None,
-            device: None,
-        };
+        let mut agent =
+            Self { network, target, config, n_envs, optimizer, experience, memory, sums: Sums::default(), device: None };
         agent.acting(1.0);
         Ok(agent)
     }
@@ -420,9 +410,9 @@ impl Dqn {
             return self.learn_on_device(done);
         }
         self.experience.draw(done, &mut self.memory.batch, false)?;
-        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsBegin));
+        self.experience.report(UpdateEvent::TargetsBegin);
         self.set_targets(pool)?;
-        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsEnd));
+        self.experience.report(UpdateEvent::TargetsEnd);
         probe::report(self.experience.probe.as_ref(), Stage::Targets);
         let (loss, q) = match self.network.learner() {
             LearnerKind::Fused => self.fused(pool)?,
@@ -686,7 +676,7 @@ impl Agent for Dqn {
     }
 
     fn observed(&mut self) -> Option<&mut dyn Observed> {
-        Some(self)
+        Some(&mut self.experience)
     }
 }
 
@@ -697,19 +687,9 @@ impl Shareable for Dqn {
     }
 }
 
-impl Observed for Dqn {
-    fn watch(&mut self, watch: Watch) {
-        self.watch = Some(watch);
-    }
-
-    fn set_probe(&mut self, probe: Probe) {
-        self.experience.probe = Some(probe);
-    }
-}
-
 impl Replays for Dqn {
     fn is_saved(&self) -> bool {
-        self.config.save_replay
+        self.experience.is_saved()
     }
 
     fn save_replay(&self, out: &mut dyn Write) -> Result<(), Error> {
@@ -718,7 +698,7 @@ impl Replays for Dqn {
 
     fn load_replay(&mut self, snapshot: &Snapshot, input: &mut dyn Read) -> Result<(), Error> {
         self.device.iter_mut().for_each(DeviceDqn::clear_replay);
-        self.experience.load_replay(snapshot, input, Some(self.network.n_actions()))
+        self.experience.load_replay(snapshot, input)
     }
 }
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use rl_buffer::{Batch, Memory, ObsRows, PrioritizedReplayBuffer, ReplayBuffer, Rollout, StepSlices, TransitionShape};
 use rl_envs::{ActionSpace, Pool, Purpose, Rng, Space, either, visit};
 
+use crate::agent::{Observed, Replays};
 use crate::learner::descent::check_continues;
 use crate::learner::optim::StepCount;
 use crate::probe::{self, Probe, Stage};
-use crate::{Counters, Error, Snapshot};
+use crate::{Counters, Error, Snapshot, UpdateEvent, Watch};
 
 /// Constant added to errors, so that every transition can be replayed.
 const PRIORITY_EPSILON: f32 = 1e-6;
@@ -36,6 +37,8 @@ pub(crate) struct ReplaySettings {
     pub(crate) gradient_steps: u64,
     pub(crate) n_steps: usize,
     pub(crate) gamma: f32,
+    /// True if checkpoints include the replay memory.
+    pub(crate) is_saved: bool,
     /// `None` if transitions are drawn uniformly.
     pub(crate) priorities: Option<Priorities>,
 }
@@ -76,7 +79,10 @@ pub(crate) struct Experience {
     words: Vec<u32>,      // (B)
     final_obs: ObsRows,   // (N, D)
     final_masks: Vec<u8>, // (N, A), or empty without masks
+    /// Number of discrete actions, if they are.
+    n_discrete: Option<usize>,
     pub(crate) probe: Option<Probe>,
+    watch: Option<Watch>,
 }
 
 /// An algorithm that learns from [`Experience`].
@@ -176,7 +182,9 @@ impl Experience {
             words: vec![0; settings.batch_size],
             final_obs: ObsRows::zeros(obs.dtype(), n_envs * obs.len()),
             final_masks: vec![0; if masked { n_envs * actions.len() } else { 0 }],
+            n_discrete: actions.n_discrete().map(|n| n as usize),
             probe: None,
+            watch: None,
         };
         Ok((experience, Batch::new(&shape, settings.batch_size)?))
     }
@@ -339,11 +347,28 @@ impl Experience {
         (self.updates, self.env_steps, self.credit, self.empty_at) = (epochs, env_steps, credit, env_steps);
     }
 
-    /// Streams the replay memory to `out`.
-    ///
-    /// # Errors
-    /// [`Error::Buffer`] if `out` cannot be written.
-    pub(crate) fn save_replay(&self, mut out: &mut dyn Write) -> Result<(), Error> {
+    /// Tells the watcher of an event.
+    pub(crate) fn report(&mut self, event: UpdateEvent) {
+        self.watch.iter_mut().for_each(|watch| watch(event));
+    }
+}
+
+impl Observed for Experience {
+    fn watch(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
+    fn set_probe(&mut self, probe: Probe) {
+        self.probe = Some(probe);
+    }
+}
+
+impl Replays for Experience {
+    fn is_saved(&self) -> bool {
+        self.settings.is_saved
+    }
+
+    fn save_replay(&self, mut out: &mut dyn Write) -> Result<(), Error> {
         match &self.replay {
             Replay::Uniform(replay) => replay.save(&mut out)?,
             Replay::Prioritized(replay) => replay.save(&mut out)?,
@@ -351,23 +376,14 @@ impl Experience {
         Ok(())
     }
 
-    /// Restores the replay memory saved along with `snapshot`.
-    ///
-    /// # Errors
-    /// [`Error::Buffer`] if the input is damaged or another memory's, [`Error::Snapshot`] if it holds an action beyond the
-    /// `n_actions` discrete ones. The replay memory is empty then.
-    pub(crate) fn load_replay(
-        &mut self,
-        snapshot: &Snapshot,
-        mut input: &mut dyn Read,
-        n_actions: Option<usize>,
-    ) -> Result<(), Error> {
+    /// Refuses discrete actions that do not exist, too.
+    fn load_replay(&mut self, snapshot: &Snapshot, mut input: &mut dyn Read) -> Result<(), Error> {
         match &mut self.replay {
             Replay::Uniform(replay) => replay.restore(&mut input)?,
             Replay::Prioritized(replay) => replay.restore(&mut input)?,
         }
         let max = self.transitions().max_action();
-        if let Some(n) = n_actions.filter(|&n| max as usize >= n) {
+        if let Some(n) = self.n_discrete.filter(|&n| max as usize >= n) {
             self.clear();
             return Err(Error::Snapshot(format!("the replay memory holds action {max}; there are {n} actions, from 0 on")));
         }

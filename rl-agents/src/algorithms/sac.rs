@@ -10,17 +10,14 @@
 //!
 //! Read `learn` first. `rl train pendulum --algo sac` runs it.
 
-use std::io::{Read, Write};
 use std::sync::Arc;
 
 use candle_core::{Tensor, Var};
-use rl_buffer::{ActionSlice, Batch, ObsSlice, Rollout};
+use rl_buffer::{Batch, Rollout};
 use rl_envs::{ActionSpace, Pool, Space, math};
 
-use crate::agent::{Divergence, Observed, Replays, Shareable};
-use crate::algorithms::critics::{
-    CRITICS_SEED, CriticLoss, CriticSums, counts, critic_errors, critic_loss, draw_noise, join, minibatch, parts, step,
-};
+use crate::agent::{Observed, Replays, Shareable};
+use crate::algorithms::critics::{CriticSettings, Critics, array, counts, draw_noise, moments, optimizer, parts, step};
 use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, learn_from};
 use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Tile, TileLoss};
@@ -28,10 +25,10 @@ use crate::learner::descent::StepSums;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::policy::squashed::{ActorSamples, SquashedGaussian};
 use crate::policy::twin_q::{TwinQ, Value};
-use crate::probe::{self, Probe, Stage, Threads};
+use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;
 use crate::settings::{self, Kind, MAX_STEPS};
-use crate::{Agent, Error, Layout, Metrics, OrAuto, Policy, Schedule, Scratch, Snapshot, UpdateEvent, Watch};
+use crate::{Agent, Error, Layout, Metrics, OrAuto, Policy, Schedule, Scratch, Snapshot, UpdateEvent};
 
 crate::settings! {
     /// Settings of SAC.
@@ -102,6 +99,7 @@ impl SacConfig {
             gradient_steps: self.gradient_steps,
             n_steps: self.n_steps,
             gamma: self.gamma,
+            is_saved: self.save_replay,
             priorities: self.prioritized.then_some(Priorities { alpha: self.priority_alpha, beta: self.priority_beta }),
         }
     }
@@ -129,8 +127,7 @@ impl SacConfig {
 /// ```
 pub struct Sac {
     policy: SquashedGaussian,
-    critics: TwinQ,
-    targets: TwinQ,
+    critics: Critics,
     /// Logarithm of the temperature.
     log_alpha: [f32; 1],
     optimizers: Optimizers,
@@ -141,37 +138,29 @@ pub struct Sac {
     memory: SacMemory,
     /// Sums over the updates after a rollout.
     sums: SacSums,
-    watch: Option<Watch>,
 }
 
 #[derive(Clone)]
 struct Optimizers {
     actor: Optimizer,
-    critics: Optimizer,
     alpha: Optimizer,
 }
 
 /// Reusable memory of updates of B samples.
 struct SacMemory {
     batch: Batch,
-    noise: Vec<f32>,     // (B, A)
-    rows: Vec<f32>,      // (B, D + A)
-    actions: Vec<f32>,   // (B, A)
-    d_actions: Vec<f32>, // (B, A)
-    log_probs: Vec<f32>, // (B)
-    q: Vec<f32>,         // (B)
-    next_actions: Vec<f32>,
-    next_log_probs: Vec<f32>,
-    targets: Vec<f32>, // (B)
-    errors: Vec<f32>,  // (B)
+    noise: Vec<f32>,          // (B, A)
+    actions: Vec<f32>,        // (B, A)
+    d_actions: Vec<f32>,      // (B, A)
+    log_probs: Vec<f32>,      // (B)
+    next_actions: Vec<f32>,   // (B, A)
+    next_log_probs: Vec<f32>, // (B)
     of_actor: Vec<f32>,
-    of_critics: Vec<f32>,
-    scratches: [Vec<Scratch>; 3], // of the policy, of the critics, of their inputs' gradients
-    actor_slices: Slices<()>,
-    critic_slices: Slices<CriticSums>,
+    scratches: Vec<Scratch>,
+    slices: Slices<()>,
 }
 
-/// SacSums over updates.
+/// Sums over updates.
 #[derive(Clone, Copy, Debug, Default)]
 struct SacSums {
     n: f32,
@@ -209,8 +198,7 @@ fn actor_loss(
     ((log_probs * f64::from(alpha))? - q[0].minimum(&q[1])?)?.mean_all()
 }
 
-/// Names of what a snapshot holds beside the actor's parameters and moments.
-const CRITICS: [&str; 4] = ["critics", "critics.target", "critics.m", "critics.v"];
+/// Names of what a snapshot holds beside actor and critics.
 const ALPHA: [&str; 3] = ["log_ent_coef", "log_ent_coef.m", "log_ent_coef.v"];
 const STEPS: &str = "steps";
 
@@ -247,41 +235,25 @@ impl Sac {
         replay: &Arc<dyn rl_buffer::Memory>,
     ) -> Result<Self, Error> {
         config.check()?;
-        let net = policy.net();
-        SquashedGaussian::check(obs, actions, net)?;
-        let critics = TwinQ::new(obs, actions.len(), 2, net, seed ^ CRITICS_SEED)?;
+        SquashedGaussian::check(obs, actions, policy.net())?;
+        let (rule, b, a) = (SacConfig::RULE, config.batch_size, actions.len());
+        let settings = CriticSettings { rule, scale: 0.5, batch_size: b, seed };
+        let critics = Critics::new(obs, actions, 2, policy.net(), &settings)?;
         let (experience, batch) = Experience::new(config.replay(), obs, actions, n_envs, seed, replay)?;
-        let (b, a, d) = (config.batch_size, actions.len(), obs.len());
-        let n_params = [policy.params().len(), critics.network().params().len()];
         let numbers = |n: usize| vec![0.0; n];
         let memory = SacMemory {
             batch,
             noise: numbers(b * a),
-            rows: numbers(b * (d + a)),
             actions: numbers(b * a),
             d_actions: numbers(b * a),
             log_probs: numbers(b),
-            q: numbers(b),
             next_actions: numbers(b * a),
             next_log_probs: numbers(b),
-            targets: numbers(b),
-            errors: Vec::with_capacity(b),
-            of_actor: numbers(n_params[0]),
-            of_critics: numbers(n_params[1]),
-            scratches: [const { Vec::new() }; 3],
-            actor_slices: Slices::new(),
-            critic_slices: Slices::new(),
+            of_actor: numbers(policy.params().len()),
+            scratches: Vec::new(),
+            slices: Slices::new(),
         };
-        let optimizer = |len: usize| {
-            let mut optimizer = Optimizer::new(SacConfig::RULE, len);
-            optimizer.set_precision(policy.network().precision());
-            optimizer
-        };
-        let optimizers = Optimizers {
-            actor: optimizer(n_params[0]),
-            critics: optimizer(n_params[1]),
-            alpha: Optimizer::new(SacConfig::RULE, 1),
-        };
+        let optimizers = Optimizers { actor: optimizer(rule, policy.network()), alpha: Optimizer::new(rule, 1) };
         let log_alpha = match config.ent_coef {
             OrAuto::Auto => 0.0,
             OrAuto::Number(alpha) => math::ln(alpha),
@@ -293,7 +265,6 @@ impl Sac {
         policy.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
         Ok(Self {
             policy,
-            targets: critics.clone(),
             critics,
             log_alpha: [log_alpha],
             optimizers,
@@ -303,7 +274,6 @@ impl Sac {
             experience,
             memory,
             sums: SacSums::default(),
-            watch: None,
         })
     }
 
@@ -319,26 +289,26 @@ impl Sac {
     fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
         let (update, alpha) = (self.experience.updates(), self.alpha());
         self.experience.draw(done, &mut self.memory.batch, false)?;
-        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsBegin));
+        self.experience.report(UpdateEvent::TargetsBegin);
         self.set_targets(update, alpha, pool)?;
-        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsEnd));
+        self.experience.report(UpdateEvent::TargetsEnd);
         self.set_actions(update, pool)?;
         probe::report(self.experience.probe.as_ref(), Stage::Targets);
         let rate = self.config.learning_rate.at(1.0 - done);
         let alpha_loss = self.learn_alpha(rate);
-        let critic_loss = self.learn_critics(rate, pool)?;
+        let threads = Threads { pool, probe: self.experience.probe.as_ref() };
+        let squashed = |j, action| self.policy.squashed(j, action);
+        let (critic_loss, norm) = self.critics.learn(&self.memory.batch, squashed, rate, threads)?;
+        self.sums.steps.push(norm);
         let actor_loss = self.learn_actor(rate, alpha, pool)?;
-        self.experience.prioritize(&self.memory.batch, &mut self.memory.errors)?;
+        self.experience.prioritize(&self.memory.batch, &mut self.critics.errors)?;
         self.sums.n += 1.0;
         self.sums.actor += actor_loss;
         self.sums.critics += critic_loss;
         self.sums.alpha += alpha;
         self.sums.alpha_loss += alpha_loss;
         if self.experience.updates().is_multiple_of(self.config.target_update_interval) {
-            let (online, tau) = (self.critics.network().params(), self.config.tau);
-            self.targets.network_mut().change(|params| {
-                params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target));
-            });
+            self.critics.follow(self.config.tau);
             probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
         }
         Ok(())
@@ -348,15 +318,14 @@ impl Sac {
     ///
     /// The policy draws a'.
     fn set_targets(&mut self, update: u64, alpha: f32, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, targets: target, seed, memory, .. } = self;
-        let SacMemory { batch, noise, rows, next_actions, next_log_probs, q, targets, scratches, .. } = memory;
-        let (batch, n) = (batch.columns(), targets.len());
-        draw_noise(*seed, update, 1 + n as u32, policy.n_actions(), noise);
-        policy.sample(batch.next_obs, noise, pool, &mut scratches[0], next_actions, next_log_probs)?;
-        join(batch.next_obs, next_actions, n, rows)?;
-        target.least(rows, pool, &mut scratches[1], q)?;
-        for (i, target) in targets.iter_mut().enumerate() {
-            *target = batch.rewards[i] + batch.discounts[i] * (q[i] - alpha * next_log_probs[i]);
+        let Self { policy, critics, seed, memory, .. } = self;
+        let SacMemory { batch, noise, next_actions, next_log_probs, scratches, .. } = memory;
+        let batch = batch.columns();
+        draw_noise(*seed, update, 1 + critics.q.len() as u32, policy.n_actions(), noise);
+        policy.sample(batch.next_obs, noise, pool, scratches, next_actions, next_log_probs)?;
+        critics.value_by_target(batch.next_obs, next_actions, pool)?;
+        for (i, (target, q)) in critics.targets.iter_mut().zip(&critics.q).enumerate() {
+            *target = batch.rewards[i] + batch.discounts[i] * (q - alpha * next_log_probs[i]);
         }
         Ok(())
     }
@@ -366,7 +335,7 @@ impl Sac {
         let Self { policy, seed, memory, .. } = self;
         let SacMemory { batch, noise, actions, log_probs, scratches, .. } = memory;
         draw_noise(*seed, update, 1, policy.n_actions(), noise);
-        policy.sample(batch.columns().obs, noise, pool, &mut scratches[0], actions, log_probs)
+        policy.sample(batch.columns().obs, noise, pool, scratches, actions, log_probs)
     }
 
     /// Takes a step of a learnt temperature; returns its loss.
@@ -382,94 +351,33 @@ impl Sac {
         loss
     }
 
-    /// Takes a step of the critics; returns their loss.
-    fn learn_critics(&mut self, rate: f32, pool: &Pool) -> Result<f32, Error> {
-        let Self { policy, critics, optimizers, experience, memory, .. } = self;
-        let threads = Threads { pool, probe: experience.probe.as_ref() };
-        // The next actions have served.
-        let SacMemory { batch, rows, next_actions: taken, targets, errors, of_critics, critic_slices, .. } = memory;
-        let (batch, n, a) = (batch.columns(), targets.len(), policy.n_actions());
-        let ActionSlice::Continuous(actions) = batch.actions else { return Err(Error::ActionKind) };
-        for (i, (to, &action)) in taken.iter_mut().zip(actions).enumerate() {
-            *to = policy.squashed(i % a, action);
-        }
-        join(batch.obs, taken, n, rows)?;
-        errors.clear();
-        let loss = if let Some(kernel) = critics.network().kernel() {
-            let of = CriticLoss { chains: critics.chains(), scale: 0.5, targets, weights: batch.weights };
-            let samples = critics.network().samples(ObsSlice::F32(rows), None);
-            let mut total = 0.0;
-            for slice in critic_slices.gradient(kernel, samples, n, threads, &of, of_critics)? {
-                total += slice.loss;
-                errors.extend_from_slice(&slice.errors);
-            }
-            (total / n as f64) as f32
-        } else {
-            let network = critics.network();
-            let params = Var::from_slice(network.params(), network.params().len(), network.device())?;
-            let column = |values: &[f32]| Tensor::from_slice(values, values.len(), network.device());
-            let (targets, weights) = (column(targets)?, column(batch.weights)?);
-            let q = critics.forward(&params, &network.features(ObsSlice::F32(rows))?)?;
-            errors.extend(critic_errors(&q, &targets)?);
-            let loss = critic_loss(&q, &targets, &weights, 0.5)?;
-            *of_critics = optimizers.critics.gradient(&params, &loss)?;
-            loss.to_scalar::<f32>()?
-        };
-        let norm = step(&mut optimizers.critics, loss, critics.network_mut(), of_critics, rate, threads);
-        self.sums.steps.push(norm);
-        self.check_diverged(Learnt::Critics, loss, rate)?;
-        Ok(loss)
-    }
-
     /// Takes a step of the actor; returns its loss.
     fn learn_actor(&mut self, rate: f32, alpha: f32, pool: &Pool) -> Result<f32, Error> {
         let Self { policy, critics, optimizers, experience, memory, .. } = self;
         let threads = Threads { pool, probe: experience.probe.as_ref() };
-        let SacMemory { batch, noise, rows, actions, d_actions, log_probs, q, of_actor, scratches, actor_slices, .. } = memory;
-        let (obs, n) = (batch.columns().obs, q.len());
+        let SacMemory { batch, noise, actions, d_actions, log_probs, of_actor, slices, .. } = memory;
+        let (obs, n) = (batch.columns().obs, critics.q.len());
         let loss = if let Some(kernel) = policy.network().kernel() {
-            join(obs, actions, n, rows)?;
-            critics.gradient(Value::Least, rows, pool, &mut scratches[2], q, d_actions)?;
+            critics.value(Value::Least, obs, actions, pool, d_actions)?;
             probe::report(threads.probe, Stage::Backward);
             let of = ActorLoss { policy, samples: ActorSamples { noise, d_actions, alpha } };
-            actor_slices.gradient(kernel, policy.network().samples(obs, None), n, threads, &of, of_actor).map(drop)?;
-            let terms = log_probs.iter().zip(&*q).map(|(&log_prob, &q)| f64::from(alpha * log_prob - q));
+            slices.gradient(kernel, policy.network().samples(obs, None), n, threads, &of, of_actor).map(drop)?;
+            let terms = log_probs.iter().zip(&critics.q).map(|(&log_prob, &q)| f64::from(alpha * log_prob - q));
             (terms.sum::<f64>() / n as f64) as f32
         } else {
             let network = policy.network();
             let params = Var::from_slice(network.params(), network.params().len(), network.device())?;
             let noise = Tensor::from_slice(noise, (n, noise.len() / n), network.device())?;
-            let loss = actor_loss(policy, &params, critics, &network.features(obs)?, &noise, alpha)?;
+            let loss = actor_loss(policy, &params, &critics.online, &network.features(obs)?, &noise, alpha)?;
             *of_actor = optimizers.actor.gradient(&params, &loss)?;
             loss.to_scalar::<f32>()?
         };
         let norm = step(&mut optimizers.actor, loss, policy.network_mut(), of_actor, rate, threads);
         self.sums.steps.push(norm);
-        self.check_diverged(Learnt::Actor, loss, rate)?;
+        let SacMemory { batch, of_actor, .. } = &self.memory;
+        self.critics.check_diverged(&self.optimizers.actor, of_actor, "actor_loss", loss, rate, batch)?;
         Ok(loss)
     }
-
-    /// # Errors
-    /// [`Error::Diverged`] if too many steps of an optimizer were skipped.
-    fn check_diverged(&self, learnt: Learnt, loss: f32, rate: f32) -> Result<(), Error> {
-        let Self { optimizers, memory, .. } = self;
-        let (optimizer, gradient, name) = match learnt {
-            Learnt::Critics => (&optimizers.critics, &memory.of_critics, "critic_loss"),
-            Learnt::Actor => (&optimizers.actor, &memory.of_actor, "actor_loss"),
-        };
-        if !optimizer.has_diverged() {
-            return Ok(());
-        }
-        let minibatch = minibatch(&memory.batch, &memory.targets, self.policy.network())?;
-        Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &[(name, loss)], minibatch))))
-    }
-}
-
-/// Networks that take a step.
-#[derive(Clone, Copy)]
-enum Learnt {
-    Critics,
-    Actor,
 }
 
 impl Learns for Sac {
@@ -504,7 +412,7 @@ impl Agent for Sac {
         }
         steps.report(&mut metrics);
         metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
-        metrics.push("train/n_updates", self.optimizers.critics.steps().taken as f32);
+        metrics.push("train/n_updates", self.critics.steps().taken as f32);
         Ok(metrics)
     }
 
@@ -513,13 +421,12 @@ impl Agent for Sac {
     }
 
     fn save(&self) -> Result<Snapshot, Error> {
-        let Optimizers { actor, critics, alpha } = &self.optimizers;
+        let Optimizers { actor, alpha } = &self.optimizers;
         let mut moments = actor.moments();
-        let vectors = [self.critics.network().params(), self.targets.network().params()].into_iter().chain(critics.vectors());
-        moments.extend(CRITICS.into_iter().zip(vectors).map(|(name, values)| (name.into(), values.to_vec())));
+        moments.extend(self.critics.arrays());
         let vectors = [&self.log_alpha[..]].into_iter().chain(alpha.vectors());
         moments.extend(ALPHA.into_iter().zip(vectors).map(|(name, values)| (name.into(), values.to_vec())));
-        let steps = [critics.steps(), alpha.steps()].map(|steps| [steps.taken, steps.skipped]);
+        let steps = [self.critics.steps(), alpha.steps()].map(|steps| [steps.taken, steps.skipped]);
         moments.push((STEPS.into(), parts(steps.as_flattened())));
         let policy = Snapshot::from(self.policy.weights());
         let counters = self.experience.counters(actor.steps(), policy.counters.version);
@@ -528,29 +435,18 @@ impl Agent for Sac {
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
         snapshot.check()?;
-        let refuse = || Error::Snapshot("its networks do not fit this agent".into());
-        let find =
-            |name: &str| snapshot.moments.iter().find(|(of, _)| of == name).map(|(_, values)| &values[..]).ok_or_else(refuse);
-        let [critics, target] = [find(CRITICS[0])?, find(CRITICS[1])?];
-        let fits = |values: &[f32], own: &[f32]| values.len() == own.len();
-        let own = self.critics.network().params();
-        let log_alpha = find(ALPHA[0])?;
-        let steps = counts(find(STEPS)?);
-        let &[of_critics, skipped, of_alpha, _] = &steps[..] else { return Err(refuse()) };
-        if !(fits(critics, own) && fits(target, own) && fits(&snapshot.params, self.policy.params()) && log_alpha.len() == 1) {
-            return Err(refuse());
+        if snapshot.params.len() != self.policy.params().len() {
+            return Err(Error::Snapshot("its networks do not fit this agent".into()));
         }
+        let log_alpha = array(snapshot, ALPHA[0], 1)?;
+        let [taken, skipped, of_alpha, _] = counts(snapshot, STEPS)?;
+        let critics = self.critics.find(snapshot, StepCount { taken, skipped })?;
         self.experience.check(&snapshot.counters)?;
-        let moments = |names: [&str; 2]| -> Result<Vec<(String, Vec<f32>)>, Error> {
-            ["m", "v"].into_iter().zip(names).map(|(name, of)| Ok((name.into(), find(of)?.to_vec()))).collect()
-        };
         let mut optimizers = self.optimizers.clone();
-        optimizers.actor.load(&moments(["m", "v"])?, snapshot.counters.steps)?;
-        optimizers.critics.load(&moments([CRITICS[2], CRITICS[3]])?, StepCount { taken: of_critics, skipped })?;
-        optimizers.alpha.load(&moments([ALPHA[1], ALPHA[2]])?, StepCount { taken: of_alpha, skipped: 0 })?;
+        optimizers.actor.load(&moments(snapshot, ["m", "v"])?, snapshot.counters.steps)?;
+        optimizers.alpha.load(&moments(snapshot, [ALPHA[1], ALPHA[2]])?, StepCount { taken: of_alpha, skipped: 0 })?;
         self.policy.network_mut().set_params(&snapshot.params, snapshot.counters.version)?;
-        self.critics.network_mut().set_params(critics, 0)?;
-        self.targets.network_mut().set_params(target, 0)?;
+        self.critics.load(critics)?;
         self.log_alpha.copy_from_slice(log_alpha);
         self.optimizers = optimizers;
         self.experience.load(&snapshot.counters);
@@ -558,7 +454,7 @@ impl Agent for Sac {
     }
 
     fn replay(&mut self) -> Option<&mut dyn Replays> {
-        Some(self)
+        Some(&mut self.experience)
     }
 
     fn shared(&mut self) -> Option<&mut dyn Shareable> {
@@ -566,38 +462,14 @@ impl Agent for Sac {
     }
 
     fn observed(&mut self) -> Option<&mut dyn Observed> {
-        Some(self)
+        Some(&mut self.experience)
     }
 }
 
 impl Shareable for Sac {
     fn share(&mut self, ranks: Arc<dyn Ranks>) {
-        self.memory.actor_slices.share(ranks.clone());
-        self.memory.critic_slices.share(ranks);
-    }
-}
-
-impl Observed for Sac {
-    fn watch(&mut self, watch: Watch) {
-        self.watch = Some(watch);
-    }
-
-    fn set_probe(&mut self, probe: Probe) {
-        self.experience.probe = Some(probe);
-    }
-}
-
-impl Replays for Sac {
-    fn is_saved(&self) -> bool {
-        self.config.save_replay
-    }
-
-    fn save_replay(&self, out: &mut dyn Write) -> Result<(), Error> {
-        self.experience.save_replay(out)
-    }
-
-    fn load_replay(&mut self, snapshot: &Snapshot, input: &mut dyn Read) -> Result<(), Error> {
-        self.experience.load_replay(snapshot, input, None)
+        self.memory.slices.share(ranks.clone());
+        self.critics.share(ranks);
     }
 }
 
@@ -653,13 +525,13 @@ mod tests {
             for round in 0..3 {
                 [&mut fused, &mut reference].into_iter().for_each(|agent| agent.learn(0.5, &pool).unwrap());
                 let vectors =
-                    |agent: &Sac| [agent.memory.of_critics.clone(), agent.memory.of_actor.clone(), agent.memory.targets.clone()];
+                    |agent: &Sac| [agent.critics.gradient.clone(), agent.memory.of_actor.clone(), agent.critics.targets.clone()];
                 for (i, (found, expected)) in vectors(&fused).iter().zip(vectors(&reference)).enumerate() {
                     let distance = distance(found, &expected);
                     assert!(distance < 1e-4, "{hidden:?}, round {round}, vector {i}: {distance}");
                 }
                 assert!((fused.log_alpha[0] - reference.log_alpha[0]).abs() < 1e-6);
-                assert!(distance(&fused.memory.errors, &reference.memory.errors) < 1e-4);
+                assert!(distance(&fused.critics.errors, &reference.critics.errors) < 1e-4);
             }
         }
     }
@@ -670,16 +542,16 @@ mod tests {
         let (n, rows) = (40, (0..40 * 4).map(|i| ((i * 37 % 101) as f32 - 50.0) / 60.0).collect::<Vec<f32>>());
         let (mut q, mut d_actions, mut scratches) = (vec![0.0; n], vec![0.0; n], [Vec::new(), Vec::new()]);
         let pool = Pool::new(2).unwrap();
-        agent.critics.gradient(Value::Least, &rows, &pool, &mut scratches[0], &mut q, &mut d_actions).unwrap();
+        agent.critics.online.gradient(Value::Least, &rows, &pool, &mut scratches[0], &mut q, &mut d_actions).unwrap();
         let least = |rows: &[f32]| {
-            let (network, f64) = (agent.critics.network(), candle_core::DType::F64);
+            let (network, f64) = (agent.critics.online.network(), candle_core::DType::F64);
             let params = network.params_tensor().unwrap().to_dtype(f64).unwrap();
             let rows = Tensor::from_slice(rows, (n, 4), &Device::Cpu).unwrap().to_dtype(f64).unwrap();
-            let q = agent.critics.forward(&params, &rows).unwrap();
+            let q = agent.critics.online.forward(&params, &rows).unwrap();
             q[0].minimum(&q[1]).unwrap().to_vec1::<f64>().unwrap()
         };
         let mut alone = vec![0.0; n];
-        agent.critics.least(&rows, &pool, &mut scratches[1], &mut alone).unwrap();
+        agent.critics.online.least(&rows, &pool, &mut scratches[1], &mut alone).unwrap();
         assert_eq!(alone, q);
         assert!(q.iter().zip(least(&rows)).all(|(q, exact)| (f64::from(*q) - exact).abs() < 1e-5));
         let moved =
@@ -696,16 +568,16 @@ mod tests {
         train(&mut whole.0, &mut whole.1, 24, &pools[0]);
         train(&mut cut.0, &mut cut.1, 12, &pools[1]);
         let (snapshot, mut replay) = (cut.0.save().unwrap(), Vec::new());
-        cut.0.save_replay(&mut replay).unwrap();
+        cut.0.experience.save_replay(&mut replay).unwrap();
         let (mut resumed, _) = agent(config(), LearnerKind::Fused, &[17, 9]);
         resumed.load(&snapshot).unwrap();
-        resumed.load_replay(&snapshot, &mut &replay[..]).unwrap();
+        resumed.experience.load_replay(&snapshot, &mut &replay[..]).unwrap();
         assert!(resumed.save().unwrap() == snapshot);
         train(&mut resumed, &mut cut.1, 12, &pools[0]);
         let (saved, expected) = (resumed.save().unwrap(), whole.0.save().unwrap());
         assert!(saved == expected);
         assert_eq!(expected.counters.epochs, 24 * 6 - 30);
-        for broken in [CRITICS[1], ALPHA[0], STEPS, "m"] {
+        for broken in ["critics.target", ALPHA[0], STEPS, "m"] {
             let mut snapshot = snapshot.clone();
             snapshot.moments.retain(|(name, _)| name != broken);
             assert!(matches!(resumed.load(&snapshot), Err(Error::Snapshot(_))), "{broken}");
@@ -726,14 +598,14 @@ mod tests {
             let metrics = train(&mut agent, &mut collector, 20, &Pool::new(1).unwrap());
             assert_eq!(agent.alpha() > 1.0, rises, "target {target}");
             assert!(metrics.get("train/ent_coef_loss").is_some_and(f32::is_finite));
-            assert_eq!(agent.targets.network().params(), agent.critics.network().params());
+            assert_eq!(agent.critics.target.network().params(), agent.critics.online.network().params());
         }
         let of = SacConfig { ent_coef: OrAuto::Number(0.2), target_update_interval: 1_000_000, ..config() };
         let (mut agent, mut collector) = agent(of, LearnerKind::Fused, &[17]);
-        let before = agent.targets.network().params().to_vec();
+        let before = agent.critics.target.network().params().to_vec();
         let metrics = train(&mut agent, &mut collector, 20, &Pool::new(1).unwrap());
         assert_eq!((metrics.get("train/ent_coef_loss"), agent.alpha()), (None, 0.2));
-        assert!(agent.targets.network().params() == before && agent.critics.network().params() != before);
+        assert!(agent.critics.target.network().params() == before && agent.critics.online.network().params() != before);
     }
 
     #[test]

@@ -10,29 +10,25 @@
 //!
 //! Read `learn` first. `rl train pendulum --algo td3` runs it.
 
-use std::io::{Read, Write};
 use std::sync::Arc;
 
 use candle_core::{Tensor, Var};
-use rl_buffer::{ActionSlice, Batch, ObsSlice, Rollout};
+use rl_buffer::{Batch, Rollout};
 use rl_envs::{ActionSpace, Pool, Space};
 
-use crate::agent::{Divergence, Observed, Replays, Shareable};
-use crate::algorithms::critics::{
-    CRITICS_SEED, CriticLoss, CriticSums, counts, critic_errors, critic_loss, draw_noise, join, minibatch, parts, step,
-};
+use crate::agent::{Observed, Replays, Shareable};
+use crate::algorithms::critics::{CriticSettings, Critics, array, counts, draw_noise, follow, moments, optimizer, parts, step};
 use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, learn_from};
 use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Tile, TileLoss};
 use crate::learner::descent::StepSums;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::policy::deterministic::{ActionNoise, DeterministicPolicy};
-use crate::policy::network::Network;
 use crate::policy::twin_q::{TwinQ, Value};
-use crate::probe::{self, Probe, Stage, Threads};
+use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;
 use crate::settings::{self, Kind, MAX_STEPS};
-use crate::{Agent, Error, Layout, Metrics, Policy, Schedule, Scratch, Snapshot, UpdateEvent, Watch};
+use crate::{Agent, Error, Layout, Metrics, Policy, Schedule, Scratch, Snapshot, UpdateEvent};
 
 crate::settings! {
     /// Settings of TD3.
@@ -109,6 +105,7 @@ impl Td3Config {
             gradient_steps: self.gradient_steps,
             n_steps: self.n_steps,
             gamma: self.gamma,
+            is_saved: self.save_replay,
             priorities: self.prioritized.then_some(Priorities { alpha: self.priority_alpha, beta: self.priority_beta }),
         }
     }
@@ -137,10 +134,8 @@ impl Td3Config {
 pub struct Td3 {
     policy: DeterministicPolicy,
     policy_target: DeterministicPolicy,
-    critics: TwinQ,
-    targets: TwinQ,
-    actor_optimizer: Optimizer,
-    critic_optimizer: Optimizer,
+    critics: Critics,
+    optimizer: Optimizer,
     config: Td3Config,
     seed: u64,
     experience: Experience,
@@ -149,24 +144,17 @@ pub struct Td3 {
     sums: Td3Sums,
     /// Loss of the latest step of the actor.
     actor_loss: f32,
-    watch: Option<Watch>,
 }
 
 /// Reusable memory of updates of B samples.
 struct Td3Memory {
     batch: Batch,
     noise: Vec<f32>,     // (B, A)
-    rows: Vec<f32>,      // (B, D + A)
     actions: Vec<f32>,   // (B, A)
     d_actions: Vec<f32>, // (B, A)
-    q: Vec<f32>,         // (B)
-    targets: Vec<f32>,   // (B)
-    errors: Vec<f32>,    // (B)
     of_actor: Vec<f32>,
-    of_critics: Vec<f32>,
-    scratches: [Vec<Scratch>; 3], // of the policy, of the critics, of their inputs' gradients
-    actor_slices: Slices<()>,
-    critic_slices: Slices<CriticSums>,
+    scratches: Vec<Scratch>,
+    slices: Slices<()>,
 }
 
 /// Sums over updates.
@@ -199,14 +187,8 @@ fn policy_loss(policy: &DeterministicPolicy, params: &Tensor, critics: &TwinQ, o
     critics.forward(&critics.network().params_tensor()?, &rows)?[0].neg()?.mean_all()
 }
 
-/// Moves a target by the part `tau` of its way.
-fn follow(target: &mut Network, online: &[f32], tau: f32) {
-    target.change(|params| params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target)));
-}
-
-/// Names of what a snapshot holds beside the actor's parameters and moments.
+/// Names of what a snapshot holds beside actor and critics.
 const TARGET: &str = "actor.target";
-const CRITICS: [&str; 4] = ["critics", "critics.target", "critics.m", "critics.v"];
 const STEPS: &str = "steps";
 
 impl Td3 {
@@ -243,46 +225,32 @@ impl Td3 {
     ) -> Result<Self, Error> {
         config.check()?;
         DeterministicPolicy::check(obs, actions, policy.net())?;
-        let critics = TwinQ::new(obs, actions.len(), config.n_critics, policy.net(), seed ^ CRITICS_SEED)?;
+        let (rule, batch_size) = (Td3Config::RULE, config.batch_size);
+        let settings = CriticSettings { rule, scale: 1.0, batch_size, seed };
+        let critics = Critics::new(obs, actions, config.n_critics, policy.net(), &settings)?;
         let (experience, batch) = Experience::new(config.replay(), obs, actions, n_envs, seed, replay)?;
-        let (b, a, d) = (config.batch_size, actions.len(), obs.len());
-        let n_params = [policy.params().len(), critics.network().params().len()];
-        let numbers = |n: usize| vec![0.0; n];
+        let columns = || vec![0.0; batch_size * actions.len()];
         let memory = Td3Memory {
             batch,
-            noise: numbers(b * a),
-            rows: numbers(b * (d + a)),
-            actions: numbers(b * a),
-            d_actions: numbers(b * a),
-            q: numbers(b),
-            targets: numbers(b),
-            errors: Vec::with_capacity(b),
-            of_actor: numbers(n_params[0]),
-            of_critics: numbers(n_params[1]),
-            scratches: [const { Vec::new() }; 3],
-            actor_slices: Slices::new(),
-            critic_slices: Slices::new(),
+            noise: columns(),
+            actions: columns(),
+            d_actions: columns(),
+            of_actor: vec![0.0; policy.params().len()],
+            scratches: Vec::new(),
+            slices: Slices::new(),
         };
-        let [actor_optimizer, critic_optimizer] = n_params.map(|len| {
-            let mut optimizer = Optimizer::new(Td3Config::RULE, len);
-            optimizer.set_precision(policy.network().precision());
-            optimizer
-        });
         policy.explore(config.action_noise, config.action_noise_std, config.learning_starts.div_ceil(n_envs as u64));
         Ok(Self {
             policy_target: policy.clone(),
+            optimizer: optimizer(rule, policy.network()),
             policy,
-            targets: critics.clone(),
             critics,
-            actor_optimizer,
-            critic_optimizer,
             config,
             seed,
             experience,
             memory,
             sums: Td3Sums::default(),
             actor_loss: f32::NAN,
-            watch: None,
         })
     }
 
@@ -292,20 +260,24 @@ impl Td3 {
     fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
         let update = self.experience.updates();
         self.experience.draw(done, &mut self.memory.batch, false)?;
-        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsBegin));
+        self.experience.report(UpdateEvent::TargetsBegin);
         self.set_targets(update, pool)?;
-        self.watch.iter_mut().for_each(|watch| watch(UpdateEvent::TargetsEnd));
+        self.experience.report(UpdateEvent::TargetsEnd);
         probe::report(self.experience.probe.as_ref(), Stage::Targets);
         let rate = self.config.learning_rate.at(1.0 - done);
+        let threads = Threads { pool, probe: self.experience.probe.as_ref() };
+        let squashed = |j, action| self.policy.squashed(j, action);
+        let (loss, norm) = self.critics.learn(&self.memory.batch, squashed, rate, threads)?;
         self.sums.n += 1.0;
-        self.sums.critics += self.learn_critics(rate, pool)?;
-        self.experience.prioritize(&self.memory.batch, &mut self.memory.errors)?;
+        self.sums.critics += loss;
+        self.sums.steps.push(norm);
+        self.experience.prioritize(&self.memory.batch, &mut self.critics.errors)?;
         if self.experience.updates().is_multiple_of(self.config.policy_delay) {
             self.actor_loss = self.learn_actor(rate, pool)?;
             self.sums.n_actor += 1.0;
             self.sums.actor += self.actor_loss;
             follow(self.policy_target.network_mut(), self.policy.network().params(), self.config.tau);
-            follow(self.targets.network_mut(), self.critics.network().params(), self.config.tau);
+            self.critics.follow(self.config.tau);
             probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
         }
         Ok(())
@@ -315,105 +287,47 @@ impl Td3 {
     ///
     /// a' is the target policy's, with clipped noise.
     fn set_targets(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
-        let Self { policy_target, targets: target, config, seed, memory, .. } = self;
-        let Td3Memory { batch, noise, rows, actions, q, targets, scratches, .. } = memory;
-        let (batch, n, a) = (batch.columns(), targets.len(), policy_target.n_actions());
-        policy_target.choose(batch.next_obs, pool, &mut scratches[0], actions)?;
-        draw_noise(*seed, update, 1, a, noise);
+        let Self { policy_target, critics, config, seed, memory, .. } = self;
+        let Td3Memory { batch, noise, actions, scratches, .. } = memory;
+        let batch = batch.columns();
+        policy_target.choose(batch.next_obs, pool, scratches, actions)?;
+        draw_noise(*seed, update, 1, policy_target.n_actions(), noise);
         let clip = config.target_noise_clip;
         for (action, noise) in actions.iter_mut().zip(noise) {
             *action = (*action + (config.target_policy_noise * *noise).clamp(-clip, clip)).clamp(-1.0, 1.0);
         }
-        join(batch.next_obs, actions, n, rows)?;
-        target.least(rows, pool, &mut scratches[1], q)?;
-        for (i, target) in targets.iter_mut().enumerate() {
-            *target = batch.rewards[i] + batch.discounts[i] * q[i];
+        critics.value_by_target(batch.next_obs, actions, pool)?;
+        for (i, (target, q)) in critics.targets.iter_mut().zip(&critics.q).enumerate() {
+            *target = batch.rewards[i] + batch.discounts[i] * q;
         }
         Ok(())
     }
 
-    /// Takes a step of the critics; returns their loss.
-    fn learn_critics(&mut self, rate: f32, pool: &Pool) -> Result<f32, Error> {
-        let Self { policy, critics, critic_optimizer, experience, memory, .. } = self;
-        let threads = Threads { pool, probe: experience.probe.as_ref() };
-        let Td3Memory { batch, rows, actions: taken, targets, errors, of_critics, critic_slices, .. } = memory;
-        let (batch, n, a) = (batch.columns(), targets.len(), policy.n_actions());
-        let ActionSlice::Continuous(actions) = batch.actions else { return Err(Error::ActionKind) };
-        for (i, (to, &action)) in taken.iter_mut().zip(actions).enumerate() {
-            *to = policy.squashed(i % a, action);
-        }
-        join(batch.obs, taken, n, rows)?;
-        errors.clear();
-        let loss = if let Some(kernel) = critics.network().kernel() {
-            let of = CriticLoss { chains: critics.chains(), scale: 1.0, targets, weights: batch.weights };
-            let samples = critics.network().samples(ObsSlice::F32(rows), None);
-            let mut total = 0.0;
-            for slice in critic_slices.gradient(kernel, samples, n, threads, &of, of_critics)? {
-                total += slice.loss;
-                errors.extend_from_slice(&slice.errors);
-            }
-            (total / n as f64) as f32
-        } else {
-            let network = critics.network();
-            let params = Var::from_slice(network.params(), network.params().len(), network.device())?;
-            let column = |values: &[f32]| Tensor::from_slice(values, values.len(), network.device());
-            let (targets, weights) = (column(targets)?, column(batch.weights)?);
-            let q = critics.forward(&params, &network.features(ObsSlice::F32(rows))?)?;
-            errors.extend(critic_errors(&q, &targets)?);
-            let loss = critic_loss(&q, &targets, &weights, 1.0)?;
-            *of_critics = critic_optimizer.gradient(&params, &loss)?;
-            loss.to_scalar::<f32>()?
-        };
-        let norm = step(critic_optimizer, loss, critics.network_mut(), of_critics, rate, threads);
-        self.sums.steps.push(norm);
-        self.check_diverged(&self.critic_optimizer, &self.memory.of_critics, "critic_loss", loss, rate)?;
-        Ok(loss)
-    }
-
     /// Takes a step of the actor; returns its loss.
     fn learn_actor(&mut self, rate: f32, pool: &Pool) -> Result<f32, Error> {
-        let Self { policy, critics, actor_optimizer, experience, memory, .. } = self;
+        let Self { policy, critics, optimizer, experience, memory, .. } = self;
         let threads = Threads { pool, probe: experience.probe.as_ref() };
-        let Td3Memory { batch, rows, actions, d_actions, q, of_actor, scratches, actor_slices, .. } = memory;
-        let (obs, n) = (batch.columns().obs, q.len());
+        let Td3Memory { batch, actions, d_actions, of_actor, scratches, slices, .. } = memory;
+        let (obs, n) = (batch.columns().obs, critics.q.len());
         let loss = if let Some(kernel) = policy.network().kernel() {
-            policy.choose(obs, pool, &mut scratches[0], actions)?;
-            join(obs, actions, n, rows)?;
-            critics.gradient(Value::First, rows, pool, &mut scratches[2], q, d_actions)?;
+            policy.choose(obs, pool, scratches, actions)?;
+            critics.value(Value::First, obs, actions, pool, d_actions)?;
             probe::report(threads.probe, Stage::Backward);
             let of = PolicyLoss { policy, d_actions };
-            actor_slices.gradient(kernel, policy.network().samples(obs, None), n, threads, &of, of_actor).map(drop)?;
-            (-q.iter().map(|&q| f64::from(q)).sum::<f64>() / n as f64) as f32
+            slices.gradient(kernel, policy.network().samples(obs, None), n, threads, &of, of_actor).map(drop)?;
+            (-critics.q.iter().map(|&q| f64::from(q)).sum::<f64>() / n as f64) as f32
         } else {
             let network = policy.network();
             let params = Var::from_slice(network.params(), network.params().len(), network.device())?;
-            let loss = policy_loss(policy, &params, critics, &network.features(obs)?)?;
-            *of_actor = actor_optimizer.gradient(&params, &loss)?;
+            let loss = policy_loss(policy, &params, &critics.online, &network.features(obs)?)?;
+            *of_actor = optimizer.gradient(&params, &loss)?;
             loss.to_scalar::<f32>()?
         };
-        let norm = step(actor_optimizer, loss, policy.network_mut(), of_actor, rate, threads);
+        let norm = step(optimizer, loss, policy.network_mut(), of_actor, rate, threads);
         self.sums.steps.push(norm);
-        self.check_diverged(&self.actor_optimizer, &self.memory.of_actor, "actor_loss", loss, rate)?;
+        let Td3Memory { batch, of_actor, .. } = &self.memory;
+        self.critics.check_diverged(&self.optimizer, of_actor, "actor_loss", loss, rate, batch)?;
         Ok(loss)
-    }
-
-    /// Returns an error if an optimizer skips every step.
-    ///
-    /// # Errors
-    /// [`Error::Diverged`] if too many of its steps were skipped.
-    fn check_diverged(
-        &self,
-        optimizer: &Optimizer,
-        gradient: &[f32],
-        name: &'static str,
-        loss: f32,
-        rate: f32,
-    ) -> Result<(), Error> {
-        if !optimizer.has_diverged() {
-            return Ok(());
-        }
-        let minibatch = minibatch(&self.memory.batch, &self.memory.targets, self.policy.network())?;
-        Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &[(name, loss)], minibatch))))
     }
 }
 
@@ -445,7 +359,7 @@ impl Agent for Td3 {
         metrics.push("train/critic_loss", critics / n);
         steps.report(&mut metrics);
         metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
-        metrics.push("train/n_updates", self.critic_optimizer.steps().taken as f32);
+        metrics.push("train/n_updates", self.critics.steps().taken as f32);
         Ok(metrics)
     }
 
@@ -454,47 +368,37 @@ impl Agent for Td3 {
     }
 
     fn save(&self) -> Result<Snapshot, Error> {
-        let mut moments = self.actor_optimizer.moments();
-        let vectors = [self.critics.network().params(), self.targets.network().params()];
-        let vectors = vectors.into_iter().chain(self.critic_optimizer.vectors());
+        let mut moments = self.optimizer.moments();
         moments.push((TARGET.into(), self.policy_target.params().to_vec()));
-        moments.extend(CRITICS.into_iter().zip(vectors).map(|(name, values)| (name.into(), values.to_vec())));
-        let StepCount { taken, skipped } = self.critic_optimizer.steps();
+        moments.extend(self.critics.arrays());
+        let StepCount { taken, skipped } = self.critics.steps();
         moments.push((STEPS.into(), parts(&[taken, skipped])));
         let policy = Snapshot::from(self.policy.weights());
-        let counters = self.experience.counters(self.actor_optimizer.steps(), policy.counters.version);
+        let counters = self.experience.counters(self.optimizer.steps(), policy.counters.version);
         Ok(Snapshot { moments, counters, ..policy })
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
         snapshot.check()?;
-        let refuse = || Error::Snapshot("its networks do not fit this agent".into());
-        let find =
-            |name: &str| snapshot.moments.iter().find(|(of, _)| of == name).map(|(_, values)| &values[..]).ok_or_else(refuse);
-        let (actor, own) = (self.policy.params().len(), self.critics.network().params().len());
-        let (policy_target, critics, targets) = (find(TARGET)?, find(CRITICS[0])?, find(CRITICS[1])?);
-        if [snapshot.params.len(), policy_target.len(), critics.len(), targets.len()] != [actor, actor, own, own] {
-            return Err(refuse());
+        let policy_target = array(snapshot, TARGET, self.policy.params().len())?;
+        if snapshot.params.len() != self.policy.params().len() {
+            return Err(Error::Snapshot("its networks do not fit this agent".into()));
         }
-        let &[taken, skipped] = &counts(find(STEPS)?)[..] else { return Err(refuse()) };
+        let [taken, skipped] = counts(snapshot, STEPS)?;
+        let critics = self.critics.find(snapshot, StepCount { taken, skipped })?;
         self.experience.check(&snapshot.counters)?;
-        let moments = |names: [&str; 2]| -> Result<Vec<(String, Vec<f32>)>, Error> {
-            ["m", "v"].into_iter().zip(names).map(|(name, of)| Ok((name.into(), find(of)?.to_vec()))).collect()
-        };
-        let (mut actor_optimizer, mut critic_optimizer) = (self.actor_optimizer.clone(), self.critic_optimizer.clone());
-        actor_optimizer.load(&moments(["m", "v"])?, snapshot.counters.steps)?;
-        critic_optimizer.load(&moments([CRITICS[2], CRITICS[3]])?, StepCount { taken, skipped })?;
+        let mut optimizer = self.optimizer.clone();
+        optimizer.load(&moments(snapshot, ["m", "v"])?, snapshot.counters.steps)?;
         self.policy.network_mut().set_params(&snapshot.params, snapshot.counters.version)?;
         self.policy_target.network_mut().set_params(policy_target, 0)?;
-        self.critics.network_mut().set_params(critics, 0)?;
-        self.targets.network_mut().set_params(targets, 0)?;
-        (self.actor_optimizer, self.critic_optimizer) = (actor_optimizer, critic_optimizer);
+        self.critics.load(critics)?;
+        self.optimizer = optimizer;
         self.experience.load(&snapshot.counters);
         Ok(())
     }
 
     fn replay(&mut self) -> Option<&mut dyn Replays> {
-        Some(self)
+        Some(&mut self.experience)
     }
 
     fn shared(&mut self) -> Option<&mut dyn Shareable> {
@@ -502,38 +406,14 @@ impl Agent for Td3 {
     }
 
     fn observed(&mut self) -> Option<&mut dyn Observed> {
-        Some(self)
+        Some(&mut self.experience)
     }
 }
 
 impl Shareable for Td3 {
     fn share(&mut self, ranks: Arc<dyn Ranks>) {
-        self.memory.actor_slices.share(ranks.clone());
-        self.memory.critic_slices.share(ranks);
-    }
-}
-
-impl Observed for Td3 {
-    fn watch(&mut self, watch: Watch) {
-        self.watch = Some(watch);
-    }
-
-    fn set_probe(&mut self, probe: Probe) {
-        self.experience.probe = Some(probe);
-    }
-}
-
-impl Replays for Td3 {
-    fn is_saved(&self) -> bool {
-        self.config.save_replay
-    }
-
-    fn save_replay(&self, out: &mut dyn Write) -> Result<(), Error> {
-        self.experience.save_replay(out)
-    }
-
-    fn load_replay(&mut self, snapshot: &Snapshot, input: &mut dyn Read) -> Result<(), Error> {
-        self.experience.load_replay(snapshot, input, None)
+        self.memory.slices.share(ranks.clone());
+        self.critics.share(ranks);
     }
 }
 
@@ -593,8 +473,8 @@ mod tests {
             for round in 0..4 {
                 [&mut fused, &mut reference].into_iter().for_each(|agent| agent.learn(0.5, &pool).unwrap());
                 let vectors = |agent: &Td3| {
-                    let Td3Memory { of_critics, of_actor, targets, errors, .. } = &agent.memory;
-                    [of_critics, of_actor, targets, errors].map(Vec::clone)
+                    let Critics { gradient, targets, errors, .. } = &agent.critics;
+                    [gradient, &agent.memory.of_actor, targets, errors].map(Vec::clone)
                 };
                 for (i, (found, expected)) in vectors(&fused).iter().zip(vectors(&reference)).enumerate() {
                     if i == 1 && round == 0 {
@@ -621,8 +501,8 @@ mod tests {
             let obs = network.features(agent.memory.batch.columns().obs).unwrap().to_dtype(f64).unwrap();
             let params = Tensor::from_slice(params, params.len(), &Device::Cpu).unwrap().to_dtype(f64).unwrap();
             let rows = Tensor::cat(&[&obs, &agent.policy.forward(&params, &obs).unwrap()], 1).unwrap();
-            let critics = agent.critics.network().params_tensor().unwrap().to_dtype(f64).unwrap();
-            -agent.critics.forward(&critics, &rows).unwrap()[0].mean_all().unwrap().to_scalar::<f64>().unwrap()
+            let critics = agent.critics.online.network().params_tensor().unwrap().to_dtype(f64).unwrap();
+            -agent.critics.online.forward(&critics, &rows).unwrap()[0].mean_all().unwrap().to_scalar::<f64>().unwrap()
         };
         let mut params = agent.policy.params().to_vec();
         let largest = agent.memory.of_actor.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
@@ -647,11 +527,11 @@ mod tests {
             train(&mut whole.0, &mut whole.1, 24, &pools[0]);
             train(&mut cut.0, &mut cut.1, 12, &pools[1]);
             let (snapshot, mut replay) = (cut.0.save().unwrap(), Vec::new());
-            cut.0.save_replay(&mut replay).unwrap();
+            cut.0.experience.save_replay(&mut replay).unwrap();
             let state = cut.1.save().unwrap();
             let (mut resumed, mut collector) = agent(config, LearnerKind::Fused, &[17, 9]);
             resumed.load(&snapshot).unwrap();
-            resumed.load_replay(&snapshot, &mut &replay[..]).unwrap();
+            resumed.experience.load_replay(&snapshot, &mut &replay[..]).unwrap();
             collector.load(state).unwrap();
             assert!(resumed.save().unwrap() == snapshot);
             train(&mut resumed, &mut collector, 12, &pools[0]);
@@ -659,7 +539,7 @@ mod tests {
             assert!(saved == expected, "{action_noise:?}");
             assert_eq!(expected.counters.epochs, 24 * 6 - 30);
             assert_eq!(expected.counters.steps.taken, (24 * 6 - 30) / 3, "of the actor");
-            for broken in [TARGET, CRITICS[1], STEPS, "m"] {
+            for broken in [TARGET, "critics.target", STEPS, "m"] {
                 let mut snapshot = snapshot.clone();
                 snapshot.moments.retain(|(name, _)| name != broken);
                 assert!(matches!(resumed.load(&snapshot), Err(Error::Snapshot(_))), "{broken}");
@@ -678,12 +558,12 @@ mod tests {
             train(&mut agent, &mut collector, 30, &pool);
             agent.experience.draw(0.5, &mut agent.memory.batch, false).unwrap();
             agent.set_targets(3, &pool).unwrap();
-            (agent.memory.targets.clone(), agent.memory.rows.clone())
+            (agent.critics.targets.clone(), agent.memory.actions.clone())
         };
-        let (plain, rows) = targets(0.0, 0.5, 2);
+        let (plain, actions) = targets(0.0, 0.5, 2);
         assert!(targets(1.0, 0.0, 2).0 == plain, "noise that is clipped to nothing");
         let (_, noisy) = targets(100.0, 0.25, 2);
-        let moved = rows.iter().zip(&noisy).skip(3).step_by(4).map(|(a, b)| (b - a).abs()).collect::<Vec<_>>();
+        let moved = actions.iter().zip(&noisy).map(|(a, b)| (b - a).abs()).collect::<Vec<_>>();
         assert!(moved.iter().all(|&x| x < 0.2501) && moved.iter().filter(|&&x| x > 0.2499).count() > 80, "{moved:?}");
         let (one, _) = targets(0.0, 0.5, 1);
         assert!(plain.iter().zip(&one).all(|(least, one)| least <= one) && plain != one);

@@ -64,7 +64,7 @@ mod tests {
 
     /// Environment with episodes of 2 to 9 steps, whose observations are random numbers.
     ///
-    /// Odd lengths end by truncation. If it is faulty, one in four has a reward that is not a number, after the first step.
+    /// Half of them end by truncation. If it is faulty, one in four has a reward that is not a number, after the first step.
     #[derive(Clone, Debug)]
     struct Uneven {
         faulty: bool,
@@ -155,9 +155,9 @@ mod tests {
         }
     }
 
-    /// Adds up each column of a rollout anew; returns the number of episodes that ended.
+    /// Checks the states of a rollout; returns its number of ended episodes.
     ///
-    /// `carried` holds the state of each column.
+    /// Each column is added up again, from the states in `carried`.
     fn check(rollout: &Rollout, carried: &mut [[f32; 2]]) -> usize {
         let Obs::F32(obs) = rollout.obs() else { panic!("f32") };
         let (first, finals) = (rollout.first_states().as_chunks::<2>().0, rollout.final_states().as_chunks::<2>().0);

@@ -14,6 +14,21 @@ use crate::config::RunConfig;
 use crate::config::algo::{Algo, Algorithm, Build, Built, Concern, ReplayTraits, Traits};
 use crate::print::did_you_mean;
 
+/// Properties of a replay memory, by settings that all algorithms with one have.
+macro_rules! replay_traits {
+    ($settings:expr) => {
+        ReplayTraits {
+            capacity: $settings.buffer_size,
+            n_step: $settings.n_steps,
+            gamma: $settings.gamma,
+            prioritized: $settings.prioritized,
+            is_saved: $settings.save_replay,
+            on_device: false,
+            learning_starts: $settings.learning_starts,
+        }
+    };
+}
+
 /// All algorithms of this workspace.
 const BUILT_IN: [Algo; 5] = [Algo::PPO, Algo::A2C, Algo::DQN, Algo::SAC, Algo::TD3];
 
@@ -183,15 +198,7 @@ impl Algorithm for DqnConfig {
             // A rollout has about `train_freq` env steps, too few for a row of metrics each.
             log_interval: 500,
             fixed_columns: (self.exploration_spread > 0.0).then_some("dqn.exploration_spread is above 0"),
-            replay: Some(ReplayTraits {
-                capacity: self.buffer_size,
-                n_step: self.n_steps,
-                gamma: self.gamma,
-                prioritized: self.prioritized,
-                is_saved: self.save_replay,
-                on_device: self.replay_on_device,
-                learning_starts: self.learning_starts,
-            }),
+            replay: Some(ReplayTraits { on_device: self.replay_on_device, ..replay_traits!(self) }),
             ..Traits::default()
         }
     }
@@ -291,15 +298,7 @@ impl Algorithm for SacConfig {
             targets: 4,
             // A rollout has about `train_freq` env steps, too few for a row of metrics each.
             log_interval: 500,
-            replay: Some(ReplayTraits {
-                capacity: self.buffer_size,
-                n_step: self.n_steps,
-                gamma: self.gamma,
-                prioritized: self.prioritized,
-                is_saved: self.save_replay,
-                on_device: false,
-                learning_starts: self.learning_starts,
-            }),
+            replay: Some(replay_traits!(self)),
             ..Traits::default()
         }
     }
@@ -347,15 +346,7 @@ impl Algorithm for Td3Config {
             // Two critics, and targets of all three, beside the networks of an actor-critic.
             targets: 5,
             log_interval: 500,
-            replay: Some(ReplayTraits {
-                capacity: self.buffer_size,
-                n_step: self.n_steps,
-                gamma: self.gamma,
-                prioritized: self.prioritized,
-                is_saved: self.save_replay,
-                on_device: false,
-                learning_starts: self.learning_starts,
-            }),
+            replay: Some(replay_traits!(self)),
             ..Traits::default()
         }
     }

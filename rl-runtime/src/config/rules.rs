@@ -390,7 +390,9 @@ mod tests {
         }
     }
 
-    /// What breaks each rule, in their order: environment, algorithm, settings, ranks, and the end of the reason.
+    /// An example that breaks each rule, in the order of the rules.
+    ///
+    /// Environment, algorithm, settings, ranks, end of the reason.
     const EXAMPLES: &[(&str, &str, &str, usize, &str)] = &[
         ("cartpole", "ppo", "device='cuda:0,1' learner='reference'", 1, "learns on one device only; use one of them"),
         ("cartpole", "ppo", "collect_threads=3 threads=2", 1, "raise threads or leave it at 0"),

@@ -61,7 +61,7 @@ impl<'a> TrainingBuilder<'a> {
 
     /// Trains the caller's agent.
     ///
-    /// Of the algorithm's settings, only the steps of a rollout count.
+    /// It has settings of its own: those of the algorithm give only the steps of a rollout.
     #[must_use]
     pub fn agent(self, agent: Box<dyn Agent>) -> Self {
         Self { agent: Some(agent), ..self }
@@ -69,7 +69,7 @@ impl<'a> TrainingBuilder<'a> {
 
     /// Trains in `envs` instead of the entry's environments.
     ///
-    /// They have the same spaces. Evaluations are played in the entry's environments.
+    /// Their spaces are the entry's. Evaluations use the entry's environments.
     #[must_use]
     pub fn envs(self, envs: Vec<Box<dyn VecEnv>>) -> Self {
         Self { envs: Some(envs), ..self }
