@@ -127,6 +127,8 @@ fn main() -> ExitCode {
             _ => return usage(),
         },
         Some("standin") => standin::run(&root(), &args()),
+        // What `test` runs beside the tests.
+        Some("test-beside") => beside(&root()),
         Some("candle-cuda") => candle_cuda::build(&root()),
         Some("dist") => dist::pack(&root()),
         Some("gpu-bundle") => gpu_bundle::pack(&root()),
@@ -214,20 +216,24 @@ fn documentation_and_crates(root: &Path, features: &[&str]) -> Result<()> {
     packages::check(root)
 }
 
-/// Runs harnesses on the program that the tests have built.
-///
-/// Prints the output of each at its end.
-fn harnesses(harnesses: &[&str]) -> Result<()> {
-    for harness in harnesses {
-        let args = format!("{harness} --program target/debug/rl");
-        let output = Command::new(std::env::current_exe()?).args(args.split(' ')).current_dir(root()).output()?;
+/// Runs commands of this program; prints the output of each at its end.
+fn captured(commands: &[&str]) -> Result<()> {
+    for command in commands {
+        let output = Command::new(std::env::current_exe()?).args(command.split(' ')).current_dir(root()).output()?;
         let [stdout, stderr] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-        println!("\n==> {args}\n{stdout}{stderr}");
+        println!("\n==> {command}\n{stdout}{stderr}");
         if !output.status.success() {
-            bail!("{args} failed");
+            bail!("{command} failed");
         }
     }
     Ok(())
+}
+
+/// Runs checks that mostly compile or count, after the tests have been compiled.
+fn beside(root: &Path) -> Result<()> {
+    standin::check(root)?;
+    ptx_runs::counts(root, false)?;
+    documentation_and_crates(root, features()?)
 }
 
 /// Checks that a selection of `cargo tree` in `dir` has no forbidden crate.
@@ -247,8 +253,10 @@ fn compiles_no(dir: &Path, tree: &str, forbidden: &[&str]) -> Result<()> {
     }
 }
 
-/// True if there is an MPI installation, which the feature `mpi` needs.
-fn has_mpi() -> Result<bool> {
+/// Features that this machine can compile: `mpi` needs an MPI installation.
+///
+/// The crates outside of the workspace compile the program without it.
+fn features() -> Result<&'static [&'static str]> {
     let has = Command::new("mpicc").arg("-v").output().is_ok_and(|output| output.status.success());
     if !has && std::env::var_os("RL_REQUIRE_MPI").is_some_and(|value| value == "1") {
         bail!("RL_REQUIRE_MPI=1, but there is no mpicc");
@@ -256,7 +264,7 @@ fn has_mpi() -> Result<bool> {
     if !has {
         println!("\n==> no MPI installation: the feature mpi is skipped");
     }
-    Ok(has)
+    Ok(if has { &["--features", "mpi"] } else { &[] })
 }
 
 fn test() -> Result<()> {
@@ -266,25 +274,33 @@ fn test() -> Result<()> {
     if has("fmt") {
         cargo(&root, &["fmt", "--all", "--check"], &[])?;
     }
-    // The crates outside of the workspace compile the program without this feature.
-    let features: &[&str] = if has_mpi()? { &["--features", "mpi"] } else { &[] };
+    let features = features()?;
     let all = ["--workspace", "--all-targets"];
     if has("clippy") {
         cargo(&root, &[&["clippy"], &all[..], features, &["--", "-D", "warnings"]].concat(), &[])?;
     }
     let python = python::python_path(&root)?.map(|path| path.to_string_lossy().into_owned());
     let gym: Vec<_> = python.iter().map(|path| ("PYTHONPATH", &**path)).collect();
-    // More threads than cores, as many tests wait for processes.
-    cargo(&root, &[&["test"], &all[..], features, &["--", "--test-threads", "4"]].concat(), &gym)?;
-    // They mostly wait, while the rest mostly compiles.
-    let waiting = [&["fuzz --minutes 1 --seed 1"][..], &["kill9 --kills 12", "behaviours --runs 30 --seed 1", "full-disk"]];
-    let waiting = waiting.map(|names| std::thread::spawn(|| harnesses(names)));
-    let others = standin::check(&root)
-        .and_then(|()| ptx_runs::counts(&root, false))
-        .and_then(|()| documentation_and_crates(&root, features));
+    cargo(&root, &[&["test", "--no-run"], &all[..], features].concat(), &gym)?;
+    // Tests and harnesses mostly wait for processes, the rest mostly compiles.
+    let beside = std::thread::spawn(|| {
+        captured(&["test-beside"])?;
+        let fuzz = std::thread::spawn(|| captured(&["fuzz --minutes 1 --seed 1 --program target/debug/rl"]));
+        let program = "--program target/debug/rl";
+        let others = captured(&[
+            &format!("kill9 --kills 12 {program}"),
+            &format!("behaviours --runs 30 --seed 1 {program}"),
+            &format!("full-disk {program}"),
+        ]);
+        fuzz.join().expect("harnesses return errors").and(others)
+    });
+    let tests = cargo(&root, &[&["test"], &all[..], features, &["--", "--test-threads", "4"]].concat(), &gym);
     // Not before they have ended: they would go on alone.
-    let ended = waiting.map(|thread| thread.join().expect("harnesses return errors"));
-    ended.into_iter().chain([others]).collect::<Result<Vec<_>>>()?;
-    println!("\nall checks passed");
+    let beside = beside.join().expect("checks return errors");
+    tests.and(beside)?;
+    println!(
+        "
+all checks passed"
+    );
     Ok(())
 }
