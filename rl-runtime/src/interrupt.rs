@@ -16,6 +16,11 @@ pub fn request() {
     REQUESTED.store(true, Ordering::Relaxed);
 }
 
+/// Forgets the request, for the next run of a process that has several.
+pub fn clear() {
+    REQUESTED.store(false, Ordering::Relaxed);
+}
+
 /// True if the run has been asked to stop.
 #[must_use]
 pub fn requested() -> bool {

@@ -82,7 +82,7 @@ pub use sources::crawl;
 #[cfg(feature = "train")]
 pub use sources::site;
 #[cfg(all(unix, feature = "train"))]
-pub use sources::worker;
+pub use sources::{open_env, worker};
 
 /// Examples of the README, as tests.
 #[cfg(all(doctest, feature = "cli"))]

@@ -4,21 +4,23 @@ use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rl_envs::catalog::{ENVS, Entry, find_among};
+use rl_envs::catalog::{ENVS, Entry};
 
 use crate::Error;
 use crate::cli::args::set_matrix_threads;
 use crate::cli::trust::{Choice, Trust};
 use crate::config::{Config, EnvConfig, Layers};
-use crate::print::{self, did_you_mean};
+use crate::print;
 use crate::run::assemble::limit_faults;
 use crate::run::checkpoint::{self, SavedPolicy};
-use crate::sources::catalog;
-use crate::sources::worker::{self, WorkerOptions};
+use crate::sources::worker::WorkerOptions;
+use crate::sources::{catalog, open_env};
 
 /// Environments of the program: built-in, the user's, in worker processes.
 pub(crate) struct Envs {
+    /// All environments that have a name in this program.
     pub(crate) all: Vec<Entry>,
+    own: Vec<Entry>,
     pub(crate) python: Option<PathBuf>,
     pub(crate) trust: Trust,
     /// Longest start of a worker process.
@@ -45,7 +47,7 @@ impl Envs {
             }
             all.push(*entry);
         }
-        Ok(Self { all, python, trust, start_timeout: Cell::default(), opened: RefCell::default() })
+        Ok(Self { all, own: own.into(), python, trust, start_timeout: Cell::default(), opened: RefCell::default() })
     }
 
     /// Limits the start of workers opened from now on, in seconds.
@@ -83,31 +85,18 @@ impl Envs {
 
     /// Starts an environment that [`Envs::open`] has accepted.
     fn start(&self, env: &EnvConfig, render: bool, ahead: usize) -> Result<Entry, Error> {
-        let EnvConfig { name, kwargs, path, settings, .. } = env;
-        if let Some(entry) = catalog::open(name, settings) {
-            return entry.map_err(|error| Error::config(error.to_string()));
-        }
-        if cfg!(not(feature = "crawl")) && name == "crawl" {
-            let build = "cargo run --release -p rl-runtime --features crawl -- train crawl";
-            return Err(Error::config(format!("this rl was built without the feature crawl, an HTTP client; build it: {build}")));
-        }
-        let options = &WorkerOptions {
-            kwargs: kwargs.clone(),
-            path: path.clone(),
+        let options = WorkerOptions {
             render,
             python: self.python.clone(),
             ahead,
             start_timeout: self.start_timeout.get(),
+            ..WorkerOptions::default()
         };
-        let gym = name.strip_prefix(worker::GYM).map(|id| worker::gym(id, options));
-        let exec = || name.strip_prefix(worker::EXEC).map(|command| worker::exec(command, options));
-        if let Some(entry) = gym.or_else(exec) {
-            let entry = entry?;
+        let entry = open_env(env, &self.own, &options)?;
+        if entry.batches().is_some() {
             self.opened.borrow_mut().push(entry);
-            return Ok(entry);
         }
-        let found = find_among(&self.all, name).copied();
-        found.map_err(|error| Error::config(format!("{error}{}", did_you_mean(name, self.all.iter().map(|entry| entry.name)))))
+        Ok(entry)
     }
 }
 

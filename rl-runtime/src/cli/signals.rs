@@ -38,6 +38,14 @@ pub(crate) fn end_at_once(remove: impl FnOnce() + Send + 'static) {
     *undo() = Some(Box::new(remove));
 }
 
+/// Lets the first signal end the program while `wait` waits for the user.
+pub(crate) fn while_waiting<R>(wait: impl FnOnce() -> R) -> R {
+    let before = undo().replace(Box::new(|| ()));
+    let answer = wait();
+    *undo() = before;
+    answer
+}
+
 /// Starts to handle signals; the first ends the program until [`listen`].
 ///
 /// `restore` restores a terminal; the program calls it before it ends at once, for QUIT too.

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
+use crate::cli::signals;
 use crate::config::EnvConfig;
 use crate::config::crossover::cache_dir;
 use crate::file::write_own;
@@ -77,7 +78,7 @@ impl Trust {
     /// Accepts environments, or asks for those that execute code which is not known.
     ///
     /// # Errors
-    /// [`Error::Config`] if the answer is no, or there is no terminal to ask at; [`rl_envs::Error::Stopped`] after an interrupt.
+    /// [`Error::Config`] if the answer is no, or there is no terminal to ask at.
     pub(crate) fn check(&self, envs: &[EnvConfig], choice: Choice<'_>) -> Result<(), Error> {
         let mut codes: Vec<(String, String)> = envs.iter().filter_map(|env| Some((hash(env)?, code(env)?))).collect();
         codes.dedup();
@@ -119,7 +120,7 @@ fn ask(place: &str, codes: &[&str]) -> Result<(), Error> {
     codes.iter().for_each(|code| print::err(&format!("  {code}")));
     print::err("Do you trust it? [y/N]");
     let mut answer = String::new();
-    io::stdin().read_line(&mut answer).map_err(Error::io("stdin"))?;
+    signals::while_waiting(|| io::stdin().read_line(&mut answer)).map_err(Error::io("stdin"))?;
     match answer.trim().to_lowercase().as_str() {
         "y" | "yes" => Ok(()),
         _ => Err(refused(", which was not accepted; nothing was started")),

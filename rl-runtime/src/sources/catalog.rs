@@ -22,7 +22,6 @@ struct Known {
     name: &'static str,
     keys: &'static [Key],
     defaults: fn() -> Table,
-    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "the program alone opens them"))]
     entry: fn(Table) -> Result<Entry, toml::de::Error>,
     typed: fn(Table) -> Result<Table, toml::de::Error>,
 }
@@ -55,7 +54,6 @@ fn find(name: &str) -> Option<&'static Known> {
 }
 
 /// Returns the entries of this crate's environments, with default settings.
-#[cfg(feature = "cli")]
 pub(crate) fn entries() -> impl Iterator<Item = Entry> {
     ENVS.iter().map(|known| (known.entry)((known.defaults)()).expect("defaults are allowed"))
 }
@@ -71,7 +69,6 @@ pub(crate) fn keys_of(name: &str) -> &'static [Key] {
 }
 
 /// Creates the entry of an environment of this crate; `None` for any other.
-#[cfg(feature = "cli")]
 pub(crate) fn open(name: &str, settings: &Table) -> Option<Result<Entry, toml::de::Error>> {
     find(name).map(|known| (known.entry)(known.complete(settings)))
 }

@@ -219,7 +219,9 @@ fn at_a_terminal_it_is_asked_once_and_anything_but_yes_is_no() {
     let Some(place) = Place::new() else { return };
     place.accepts("owner", &[&["train", &place.evil(), "--run-dir", "run"], &SMALL[..]].concat());
     let eval = ["eval", "run", "--episodes", "1"];
-    for (typed, code, expected) in [("\\n", 2, "was not accepted"), ("n\\n", 2, "was not accepted"), ("\\003", 130, "nothing ")] {
+    for (typed, code, expected) in
+        [("\\n", 2, "was not accepted"), ("n\\n", 2, "was not accepted"), ("\\003", 130, "nothing is kept")]
+    {
         let Some((found, said)) = in_a_terminal(&place, typed, &eval) else { return };
         assert!(found == code && said.contains("Do you trust it? [y/N]") && said.contains(expected), "{typed}: {found}, {said}");
         assert!(said.contains("\n  exec:sh -c 'touch PWNED; ") && !place.was_executed(), "{typed}: {said}");
