@@ -8,6 +8,7 @@ mod plot;
 mod process;
 mod proof;
 mod python;
+mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -71,6 +72,7 @@ usage: cargo xtask <command>
                  minutes, and no GPU
   dist           pack the program for Linux machines without Rust, with completions, manual pages and licences, into target/archive; tries
                  the archive in an empty root
+  wheel          build the Python package into target/wheels; installs it into an empty virtual environment and trains there
   gpu-bundle     pack GPU tests and benchmarks into target/gpu-bundle.tar.gz, for a machine that has only a driver
   gpu-record DIR
                  write bench/gpu-NAME.md and its picture from the bundle's results in DIR
@@ -131,6 +133,7 @@ fn main() -> ExitCode {
         Some("test-beside") => beside(&root()),
         Some("candle-cuda") => candle_cuda::build(&root()),
         Some("dist") => dist::pack(&root()),
+        Some("wheel") => wheel::pack(&root()),
         Some("gpu-bundle") => gpu_bundle::pack(&root()),
         Some("gpu-record") => match std::env::args().nth(2) {
             Some(dir) => gpu_record::write(&root(), Path::new(&dir)),

@@ -5,11 +5,13 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Gymnasium for worker processes, and the reader of event files.
-const PACKAGES: [&str; 2] = ["gymnasium==1.3.0", "tensorboard==2.20.0"];
+/// Packages that tests need.
+///
+/// Gymnasium for worker processes, the reader of event files, and pytest for the Python package.
+const PACKAGES: [&str; 3] = ["gymnasium==1.3.0", "tensorboard==2.20.0", "pytest==9.2.0"];
 
 /// Variables that turn a skip for lack of a package into a failure.
-const REQUIRED: [&str; 2] = ["RL_REQUIRE_GYM", "RL_REQUIRE_TENSORBOARD"];
+const REQUIRED: [&str; 3] = ["RL_REQUIRE_GYM", "RL_REQUIRE_TENSORBOARD", "RL_REQUIRE_PYTHON"];
 
 /// Returns the value of `PYTHONPATH` with which `python3` imports the packages.
 ///
@@ -19,7 +21,7 @@ pub(crate) fn python_path(root: &Path) -> Result<Option<PathBuf>> {
         Ok(dir) => Ok(Some(dir)),
         Err(why) if REQUIRED.iter().any(|name| std::env::var_os(name).is_some()) => Err(why),
         Err(why) => {
-            println!("{why:#}: tests of worker processes and event files are skipped");
+            println!("{why:#}: tests of worker processes, event files and the Python package are skipped");
             Ok(None)
         }
     }

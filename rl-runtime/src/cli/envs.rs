@@ -1,6 +1,7 @@
 //! Environments of the program, and the one door to those that execute code.
 
 use std::cell::{Cell, RefCell};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(crate) struct Envs {
     /// All environments that have a name in this program.
     pub(crate) all: Vec<Entry>,
     own: Vec<Entry>,
+    /// Program and first arguments of a process like this one.
+    pub(crate) command: Vec<OsString>,
     pub(crate) python: Option<PathBuf>,
     pub(crate) trust: Trust,
     /// Longest start of a worker process.
@@ -33,7 +36,7 @@ impl Envs {
     /// Adds `own` to the built-in environments.
     ///
     /// Rejects a name that is taken or cannot be part of a path.
-    pub(crate) fn new(own: &[Entry], python: Option<PathBuf>, trust: Trust) -> Result<Self, Error> {
+    pub(crate) fn new(own: &[Entry], command: Vec<OsString>, python: Option<PathBuf>, trust: Trust) -> Result<Self, Error> {
         let mut all: Vec<Entry> = ENVS.iter().copied().chain(catalog::entries()).collect();
         let built_in = all.len();
         for entry in own {
@@ -47,7 +50,7 @@ impl Envs {
             }
             all.push(*entry);
         }
-        Ok(Self { all, own: own.into(), python, trust, start_timeout: Cell::default(), opened: RefCell::default() })
+        Ok(Self { all, own: own.into(), command, python, trust, start_timeout: Cell::default(), opened: RefCell::default() })
     }
 
     /// Limits the start of workers opened from now on, in seconds.
@@ -129,7 +132,7 @@ mod tests {
 
     #[test]
     fn an_own_environment_is_found_and_a_name_that_is_taken_or_no_name_is_refused() {
-        let envs = |own: &[Entry]| Envs::new(own, None, Trust::new(false, Vec::new()));
+        let envs = |own: &[Entry]| Envs::new(own, Vec::new(), None, Trust::new(false, Vec::new()));
         let of = |name| Entry::of::<CartPole>(name, "mine");
         assert_eq!(envs(&[of("mine")]).unwrap().find("mine").unwrap().about, "mine");
         for (own, why) in [

@@ -11,6 +11,7 @@ mod trust;
 mod verbs;
 mod version;
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -137,6 +138,20 @@ enum Verb {
 /// ```
 #[must_use]
 pub fn main(own: &[Entry], algorithms: &[Algo]) -> ExitCode {
+    match std::env::current_exe() {
+        Ok(program) => run(vec![program.into()], std::env::args_os().skip(1).collect(), own, algorithms),
+        Err(error) => {
+            print::err(&format!("error: rl does not find its own file: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the `rl` program with arguments of the caller's; see [`main`].
+///
+/// `command` starts a process of the same program, for the trials of a sweep.
+#[must_use]
+pub fn run(command: Vec<OsString>, args: Vec<OsString>, own: &[Entry], algorithms: &[Algo]) -> ExitCode {
     share_heap();
     let print_panic = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -145,7 +160,7 @@ pub fn main(own: &[Entry], algorithms: &[Algo]) -> ExitCode {
             print_panic(panic);
         }
     }));
-    let Cli { verb, json, python, trust, trusted } = match Cli::try_parse() {
+    let Cli { verb, json, python, trust, trusted } = match Cli::try_parse_from([OsString::from("rl")].into_iter().chain(args)) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
@@ -153,8 +168,8 @@ pub fn main(own: &[Entry], algorithms: &[Algo]) -> ExitCode {
         print::err(&format!("warning: signals end the program at once: {error}"));
     }
     let result =
-        Algo::register(algorithms).and_then(|()| Envs::new(own, python, Trust::new(trust, trusted))).and_then(
-            |envs| match verb {
+        Algo::register(algorithms).and_then(|()| Envs::new(own, command, python, Trust::new(trust, trusted))).and_then(|envs| {
+            match verb {
                 Verb::List => list::run(&envs, json),
                 Verb::Devices => devices::run(json),
                 Verb::Train(args) => train::run(args, &envs, json),
@@ -177,8 +192,8 @@ pub fn main(own: &[Entry], algorithms: &[Algo]) -> ExitCode {
                 #[cfg(feature = "mpi")]
                 Verb::ActorProcess { parent } => train::collect(parent, &envs),
                 Verb::Bench { what } => bench::run(what, &envs, json),
-            },
-        );
+            }
+        });
     let code = result.unwrap_or_else(|error| {
         print::err(&if error.is_stop() { "interrupted: nothing is kept".into() } else { format!("error: {error}") });
         ExitCode::from(error.exit_code())

@@ -63,8 +63,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// [`Error::Device`] if one does not exist.
-#[cfg(feature = "cli")]
-pub(crate) fn describe_device(config: &Config, entry: &Entry, n_ranks: usize) -> Result<String, Error> {
+pub fn describe_device(config: &Config, entry: &Entry, n_ranks: usize) -> Result<String, Error> {
     let (device, why) = auto::choose(config, entry, n_ranks);
     let devices = if config.n_devices() > 1 { config.open_devices()? } else { device.open()?.into_iter().collect() };
     let names: Vec<_> = devices.iter().map(ToString::to_string).collect();

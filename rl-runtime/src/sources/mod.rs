@@ -16,7 +16,9 @@ pub(crate) mod slow_cartpole;
 #[cfg(unix)]
 pub mod worker;
 
-/// Opens an environment by its name: in worker processes, of this crate, of rl-envs, or among `own`.
+/// Opens the environment of this name.
+///
+/// It runs in worker processes, or is of this crate, of rl-envs or among `own`.
 ///
 /// Arguments and directory of an environment in worker processes are those of `env`; `options` has the rest.
 ///

@@ -22,6 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("rl-buffer", &["rl-envs", "rl-cuda"]),
     ("rl-agents", &["rl-envs", "rl-cuda", "rl-buffer"]),
     ("rl-runtime", &["rl-envs", "rl-cuda", "rl-buffer", "rl-agents"]),
+    ("rl-python", &["rl-envs", "rl-cuda", "rl-buffer", "rl-agents", "rl-runtime"]),
     ("xtask", &[]),
 ];
 

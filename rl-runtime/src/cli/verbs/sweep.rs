@@ -9,6 +9,7 @@
 //! linear algebra with them.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, DirEntry, File};
 use std::ops::Range;
@@ -174,6 +175,8 @@ struct Scored {
 /// A sweep, with all that its directory knows.
 struct Sweep {
     dir: PathBuf,
+    /// Program and first arguments of a trial's process.
+    command: Vec<OsString>,
     /// Environment of the file.
     env: EnvConfig,
     trials: Vec<Trial>,
@@ -254,7 +257,8 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     let parallel = args.parallel.map_or_else(|| threads(None), |n| n as usize).min(trainings);
     let threads = (threads(None) / parallel).max(1);
     let halving = plan.halving.unwrap_or(1);
-    let mut sweep = Sweep { dir, env, trials, rungs, halving, threads, parallel, json, lock: None };
+    let command = envs.command.clone();
+    let mut sweep = Sweep { dir, command, env, trials, rungs, halving, threads, parallel, json, lock: None };
     sweep.begin(&text, &base)?;
     Ok(sweep)
 }
@@ -494,7 +498,8 @@ impl Sweep {
         let dir = &trial.run(seed);
         own_dir(dir).map_err(refused(dir, "; remove it"))?;
         wait_for_lock(dir)?;
-        let mut command = Command::new(std::env::current_exe().map_err(Error::io("rl"))?);
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]);
         let saved = checkpoint::list(&dir.join("checkpoints")).is_ok_and(|saved| !saved.is_empty());
         if saved {
             command.args(["train", "--resume"]).arg(dir);

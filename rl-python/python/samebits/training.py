@@ -1,0 +1,220 @@
+"""Training, and the runs that it leaves."""
+
+import csv
+import inspect
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from samebits import _samebits
+from samebits.policy import Policy
+
+
+def settings(prefix=""):
+    """Prints the settings of ``train``, with what each may be; those whose names begin with ``prefix``."""
+    for name, allowed, about in _samebits.settings():
+        if name.startswith(prefix):
+            print(f"{name:28} {about} ({allowed})")
+
+
+def train(
+    env,
+    algo="ppo",
+    steps=None,
+    *,
+    seed=None,
+    num_envs=None,
+    device=None,
+    threads=None,
+    settings=None,
+    env_kwargs=None,
+    run_dir=None,
+    callback=None,
+    progress=True,
+):
+    """Trains an agent and returns its :class:`Run`.
+
+    Ctrl-C saves, and raises KeyboardInterrupt: ``Run.open(..).resume()`` continues.
+
+    Args:
+        env: an environment of ``catalog()``; ``"gym:ID"`` for one that Gymnasium has registered; or a class or function of an
+            importable module that makes a Gymnasium environment, which runs in processes of its own.
+        algo: ``"ppo"``, ``"a2c"``, ``"dqn"``, ``"sac"`` or ``"td3"``.
+        steps: env steps to train for. This and all that is None is left to the environment's preset.
+        seed: seed of all random numbers.
+        num_envs: number of environments.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        threads: threads; results do not depend on them.
+        settings: others by name, such as ``{"ppo.n_steps": 128}`` or ``{"ppo": {"n_steps": 128}}``; ``samebits.settings()``
+            prints them all.
+        env_kwargs: arguments of the environment's constructor.
+        run_dir: directory to write to; None: the first free ``runs/ENV-ALGO-seedS-NUMBER``.
+        callback: called with each row of metrics, a dict; ends the training by returning False.
+        progress: True prints a line each second, or draws a bar in a notebook that has tqdm.
+
+    Raises:
+        ValueError: for settings that are not allowed, all of them in one message.
+        RuntimeError: if the training fails; what was saved before can be resumed.
+    """
+    given = {} if settings is None else _by_name(settings)
+    given.update(_environment(env))
+    if env_kwargs is not None:
+        given["env.kwargs"] = json.dumps(env_kwargs)
+    named = {"algo": algo, "steps": steps, "seed": seed, "n_envs": num_envs, "device": device, "threads": threads}
+    given.update({name: _plain(value) for name, value in named.items() if value is not None})
+    listener = _Listener(callback, progress)
+    try:
+        outcome = _samebits.train(given, None if run_dir is None else os.fspath(run_dir), sys.executable, listener)
+    finally:
+        listener.close()
+    return Run(outcome["path"], outcome)
+
+
+def _by_name(settings):
+    """Settings by their names with a dot, in Python's own numbers."""
+    named = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            named.update({f"{key}.{inner}": _plain(each) for inner, each in value.items()})
+        else:
+            named[key] = _plain(value)
+    return named
+
+
+def _plain(value):
+    """A number or array of NumPy as Python's."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _environment(env):
+    """The settings that choose an environment."""
+    if isinstance(env, str):
+        return {"env": env}
+    if not callable(env):
+        raise TypeError(f"env is {env!r}; it must be a name, or a class or function that makes an environment")
+    name, module = getattr(env, "__qualname__", ""), inspect.getmodule(env)
+    how = "put it at the top of a module of its own and import it from there, as its processes do"
+    if module is None or not getattr(module, "__file__", None) or module.__name__ == "__main__":
+        raise ValueError(f"{name or env!r} was defined in a script or notebook: {how}")
+    if not name.isidentifier() or getattr(module, name, None) is not env:
+        raise ValueError(f"{name or env!r} cannot be found in {module.__name__} by its name: {how}")
+    root = Path(module.__file__).resolve().parent
+    parts = module.__name__.split(".")[:-1] if not module.__file__.endswith("__init__.py") else module.__name__.split(".")
+    for _ in parts:
+        root = root.parent
+    return {"env": f"gym:{module.__name__}:{name}", "env.path": str(root)}
+
+
+class _Listener:
+    """Hears a training: prints, draws a bar, and calls the user's function."""
+
+    def __init__(self, callback, progress):
+        self.callback, self.progress, self.bar, self.printed = callback, progress, None, 0.0
+
+    def __call__(self, kind, values):
+        if kind == "begun":
+            self.steps = values["steps"]
+            self._begin(values)
+        elif kind == "metrics":
+            self._show(values)
+            if self.callback is not None:
+                return self.callback(values)
+        elif kind == "evaluation" and self.progress:
+            self._say(f"{values['env_steps']} env steps: {values['return_mean']:.2f} over {values['episodes']} episodes")
+        elif kind == "warning":
+            self._say(f"note: {values['text']}")
+        return True
+
+    def _begin(self, values):
+        if not self.progress:
+            return
+        if "ipykernel" in sys.modules and "tqdm" in {name.split(".")[0] for name in sys.modules} | _installed("tqdm"):
+            from tqdm.auto import tqdm
+
+            self.bar = tqdm(total=self.steps, unit=" steps", unit_scale=True)
+        self._say(f"training {values['algo']} in {values['env']}: {values['path']}")
+
+    def _show(self, row):
+        now, done = time.monotonic(), int(row["time/total_timesteps"])
+        if self.bar is not None:
+            self.bar.set_postfix(ep_rew_mean=f"{row['rollout/ep_rew_mean']:.1f}", refresh=False)
+            self.bar.update(done - self.bar.n)
+        elif self.progress and (now - self.printed >= 1 or done >= self.steps):
+            self.printed = now
+            mean, fps = row["rollout/ep_rew_mean"], row["time/fps"]
+            self._say(f"{done:>12} of {self.steps} env steps, {fps:>11.0f} per second, mean return {mean:.2f}")
+
+    def _say(self, text):
+        if self.bar is not None:
+            self.bar.write(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self):
+        """Ends the bar."""
+        if self.bar is not None:
+            self.bar.close()
+
+
+def _installed(name):
+    import importlib.util
+
+    return {name} if importlib.util.find_spec(name) else set()
+
+
+class Run:
+    """A run of ``train`` or of the program ``rl``: a directory with settings, metrics and checkpoints."""
+
+    def __init__(self, path, outcome=None):
+        self.path = Path(path)
+        #: How the latest training of this object has ended: ``end``, ``env_steps``, ``wall_s``, ``evaluation``; None if opened.
+        self.outcome = outcome
+
+    @classmethod
+    def open(cls, path):
+        """Opens the directory of a run."""
+        if not (Path(path) / "config.toml").is_file():
+            raise ValueError(f"{path} is not the directory of a run: it has no config.toml")
+        return cls(path)
+
+    def resume(self, steps=None, *, settings=None, threads=None, device=None, trust=False, callback=None, progress=True):
+        """Continues from the newest checkpoint; returns this run.
+
+        ``steps`` are those of the whole run. ``trust=True`` allows that it executes the environment that the run names, if that
+        is code of somebody's choice.
+        """
+        given = {} if settings is None else _by_name(settings)
+        named = {"steps": steps, "threads": threads, "device": device}
+        given.update({name: _plain(value) for name, value in named.items() if value is not None})
+        listener = _Listener(callback, progress)
+        try:
+            self.outcome = _samebits.resume(os.fspath(self.path), given, None, trust, sys.executable, listener)
+        finally:
+            listener.close()
+        return self
+
+    def evaluate(self, episodes=100, *, best=False, seed=0, deterministic=True, threads=None, trust=False):
+        """Plays episodes in fresh environments, as ``rl eval``: a dict of statistics."""
+        threads = len(os.sched_getaffinity(0)) if threads is None else threads
+        path = os.fspath(self.path)
+        return _samebits.evaluate(path, best, episodes, seed, not deterministic, threads, trust, sys.executable)
+
+    def policy(self, best=False, *, trust=False):
+        """The policy of the newest checkpoint, or of the one with the best evaluation."""
+        return Policy(self.path, best=best, trust=trust)
+
+    def metrics(self):
+        """The rows of metrics.csv: an array for each column, NaN where a row has no number."""
+        with open(self.path / "metrics.csv", newline="") as file:
+            rows = list(csv.reader(file))
+        columns = zip(*rows[1:]) if len(rows) > 1 else [[] for _ in rows[0]]
+        return {name: np.array([float(x or "nan") for x in column]) for name, column in zip(rows[0], columns)}
+
+    def __repr__(self):
+        return f"samebits.Run({str(self.path)!r})"
