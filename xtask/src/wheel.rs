@@ -44,7 +44,7 @@ pub(crate) fn pack(root: &Path) -> Result<()> {
 }
 
 /// Builds the wheel; returns its path.
-fn build(root: &Path) -> Result<PathBuf> {
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let tools = python::install(root, &BUILDER)?;
     let out = root.join("target/wheels");
     if out.exists() {

@@ -5,6 +5,7 @@
 mod a2c;
 mod envs;
 mod programs;
+mod python;
 mod replay;
 mod sizes;
 mod snake;
@@ -22,9 +23,10 @@ use crate::bench::study::programs::Study;
 type Measure = fn(&Study<'_>) -> Result<()>;
 
 /// All studies by name; true if they run in the peers' Python.
-const STUDIES: [(&str, bool, Measure); 8] = [
+const STUDIES: [(&str, bool, Measure); 9] = [
     ("a2c", true, a2c::measure),
     ("envs", false, envs::measure),
+    ("python", false, python::measure),
     ("replay", false, replay::measure),
     ("sizes", false, sizes::measure),
     ("snake", false, snake::measure),
