@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::isa::{self, Isa, Set, Work};
 use crate::{
-    ActionSpace, Canvas, Element as _, Env, Error, MakeBlocking, ObsSliceMut, Pool, Purpose, Rng, Space, StepLens, StepSlicesMut,
-    Steps, batch::pool, numerics::codec, visit,
+    ActionSpace, Canvas, Element as _, Env, Error, MakeBlocking, ObsSliceMut, Pool, Purpose, Rng, Space, Spaces, StepLens,
+    StepSlicesMut, Steps, batch::pool, numerics::codec, visit,
 };
 
 /// N environments that step together.
@@ -319,7 +319,7 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
 
     fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         let (n, d, a) = (self.envs.len(), self.observation_space.len(), self.action_space.len());
-        StepLens::check_reset(n, (&self.observation_space, &self.action_space), &obs, masks.as_deref())?;
+        StepLens::check_reset(n, &self.observation_space, &self.action_space, &obs, masks.as_deref())?;
         let (obs, masks) = (E::Obs::elements(obs).expect(CHECKED), masks.unwrap_or_default());
         self.seed = seed;
         self.steps = 0;
@@ -340,7 +340,7 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
     }
 
     fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
-        StepLens::check_reset(1, (&self.observation_space, &self.action_space), &obs, masks.as_deref())?;
+        StepLens::check_reset(1, &self.observation_space, &self.action_space, &obs, masks.as_deref())?;
         let (obs, masks) = (E::Obs::elements(obs).expect(CHECKED), masks.unwrap_or_default());
         let env = &mut self.envs[env_idx];
         env.reset(&mut Rng::new(self.seed, self.first_env + env_idx as u32, self.steps, Purpose::Restart), obs);
@@ -456,7 +456,7 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
 
     fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         // Everything that could fail in one slice is checked before any slice resets.
-        StepLens::check_reset(self.n_envs, (self.observation_space(), self.action_space()), &obs, masks.as_deref())?;
+        StepLens::check_reset(self.n_envs, self.observation_space(), self.action_space(), &obs, masks.as_deref())?;
         reset_slices(&mut self.slices, seed, obs, masks)
     }
 
@@ -526,7 +526,7 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
 /// A trait because this crate starts no process: implemented by the worker processes of rl-runtime, and by tests.
 pub trait Batches: Debug + Sync {
     /// Spaces of observations and actions.
-    fn spaces(&self) -> (Space, ActionSpace);
+    fn spaces(&self) -> Spaces;
 
     /// Estimated memory of a process that steps them, in bytes; by default none.
     fn bytes_per_worker(&self) -> u64 {

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::batch::vec_env::Batches;
 use crate::check::{Check, Found, Outcome};
-use crate::{ActionSpace, Actions, Error, RandomActions, Steps};
+use crate::{ActionSpace, Actions, Error, RandomActions, Spaces, Steps};
 
 /// Environments of a recorded batch.
 const N_ENVS: usize = 3;
@@ -137,7 +137,7 @@ fn seen(steps: &Steps, i: usize) -> Seen {
 }
 
 fn spaces(batches: &'static dyn Batches) -> Found {
-    let (space, actions) = batches.spaces();
+    let Spaces { obs: space, actions } = batches.spaces();
     let in_order =
         |low: &[f32], high: &[f32]| low.iter().zip(high).position(|(low, high)| low.is_nan() || high.is_nan() || low > high);
     let bad = in_order(space.low(), space.high()).map(|i| format!("bounds {i} of the observations"));
@@ -159,7 +159,7 @@ fn finite(batches: &'static dyn Batches) -> Found {
 }
 
 fn observations_in_space(batches: &'static dyn Batches) -> Found {
-    let (space, _) = batches.spaces();
+    let space = batches.spaces().obs;
     for (place, seen) in record(batches, 0..N_ENVS, 2, N_STEPS)?.seen() {
         for obs in [Some(&seen.obs), seen.final_obs.as_ref()].into_iter().flatten() {
             let categories = space.categories().iter().zip(obs).enumerate();
@@ -233,7 +233,7 @@ fn batch(batches: &'static dyn Batches) -> Found {
 }
 
 fn legal_actions(batches: &'static dyn Batches) -> Found {
-    let (_, actions) = batches.spaces();
+    let actions = batches.spaces().actions;
     if !actions.masked() {
         return Ok(Outcome::Skipped("the action space has no masks".into()));
     }

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rl_envs::pool::panic_text;
-use rl_envs::{Action, ActionSpace, BlockingEnv, Element, EnvError, Purpose, Rng, Space, Step, rng};
+use rl_envs::{
+    Action, ActionSpace, BlockingEnv, BoxedEnv, Constructor, Element, EnvError, Purpose, Rng, Space, Spaces, Step, rng,
+};
 
 use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crate::pipeline::calls::Calls;
@@ -220,6 +222,13 @@ fn warn(n_envs: usize) -> OnFault {
     })
 }
 
+impl<O: Element> BlockingEnvs<BoxedEnv<O>> {
+    /// Starts environments of an entry that blocks.
+    pub(crate) fn of(make: Constructor<O>, n_envs: usize, spaces: Spaces, config: FaultConfig, seed: u64) -> Result<Self, Error> {
+        Self::new(n_envs, spaces, Arc::new(move |_| Ok(make())), config, seed)
+    }
+}
+
 impl<E: BlockingEnv> BlockingEnvs<E> {
     /// Starts `n_envs` environments, made by `make`, with randomness from `seed`.
     ///
@@ -228,19 +237,13 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     ///
     /// # Errors
     /// [`Error::Thread`] if a thread cannot be spawned, [`rl_envs::Error::EnvCount`] if `n_envs` is 0.
-    pub fn new(
-        n_envs: usize,
-        spaces: (Space, ActionSpace),
-        make: Make<E>,
-        config: FaultConfig,
-        seed: u64,
-    ) -> Result<Self, Error> {
+    pub fn new(n_envs: usize, spaces: Spaces, make: Make<E>, config: FaultConfig, seed: u64) -> Result<Self, Error> {
         if n_envs == 0 {
             return Err(rl_envs::Error::EnvCount { n_envs }.into());
         }
         // Twice the size, because abandoned threads may still answer.
         let (answer, replies) = bounded(2 * n_envs);
-        let (observation_space, action_space) = spaces;
+        let Spaces { obs: observation_space, actions: action_space } = spaces;
         let mut envs = Self {
             make,
             breaker: Breaker::new(&config, n_envs),

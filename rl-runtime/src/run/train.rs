@@ -170,7 +170,7 @@ impl Run {
         let seed = training_evaluation_seed(seed);
         let config = EvalConfig { seed, stochastic: false, max_steps: eval_max_steps, on_nonfinite };
         let faults = self.config.faults_of(&self.entry);
-        let evaluate = || evaluate(agent.policy(), &self.entry, eval_episodes, (&config, faults), &self.pool);
+        let evaluate = || evaluate(agent.policy(), &self.entry, eval_episodes, &config, faults, &self.pool);
         self.track.time(Phase::Evaluation, evaluate)
     }
 

@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use rl_agents::{CollectorState, Episode, Policy};
 use rl_buffer::{ActionKind, ActionSlice, Batch, Dtype, ObsSlice, ReplayBuffer, Rollout, RolloutShape};
-use rl_envs::{ActionSliceMut, ActionSpace, ObsSliceMut, Space, codec};
+use rl_envs::{ActionSliceMut, ObsSliceMut, Spaces, codec};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -323,7 +323,7 @@ impl Playback {
     ///
     /// # Errors
     /// [`Error::Config`] if the file is not a recording, or of another environment; [`Error::Io`] if it cannot be read.
-    pub(crate) fn open(config: &Config, spaces: &(Space, ActionSpace)) -> Result<Self, Error> {
+    pub(crate) fn open(config: &Config, spaces: &Spaces) -> Result<Self, Error> {
         let RunConfig { offline, n_envs, .. } = &config.run;
         let playback = Self::of(Path::new(offline), spaces, *n_envs)?;
         let (recorded, env) = (&playback.head.env, config.env.to_json());
@@ -347,7 +347,7 @@ impl Playback {
     }
 
     /// Opens a recording of `n_envs` environments with these spaces.
-    fn of(path: &Path, (obs, actions): &(Space, ActionSpace), n_envs: usize) -> Result<Self, Error> {
+    fn of(path: &Path, Spaces { obs, actions }: &Spaces, n_envs: usize) -> Result<Self, Error> {
         let (source, head) = open_any(path)?;
         let (found, expected) = (head.shape(1), RolloutShape::new(1, head.n_envs, obs, actions));
         if found != expected {
@@ -588,6 +588,10 @@ mod tests {
         (collector, policy)
     }
 
+    fn spaces_of(collector: &Collector) -> Spaces {
+        Spaces { obs: collector.observation_space().clone(), actions: collector.action_space().clone() }
+    }
+
     fn record<E: Env + 'static>(env: &E, n_envs: usize, env_steps: u64, path: &Path) {
         let (collector, policy) = fixture(env, n_envs);
         let recorder = Recorder { env: "test".into(), collector: Box::new(collector), policy: &policy, env_steps };
@@ -607,7 +611,7 @@ mod tests {
         let path = dir.path().join("steps");
         record(env, n_envs, 90 * n_envs as u64, &path);
         let (mut collector, policy) = fixture(env, n_envs);
-        let spaces = (collector.observation_space().clone(), collector.action_space().clone());
+        let spaces = spaces_of(&collector);
         let mut playback = Playback::of(&path, &spaces, n_envs).unwrap();
         assert_eq!((playback.head.steps, Playback::n_envs(&path).unwrap()), (90, n_envs));
         let mut expected = Filled::new(collector.rollout(30).unwrap());
@@ -684,7 +688,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("steps");
         let (collector, policy) = fixture(&CartPole::default(), 3);
-        let spaces = (collector.observation_space().clone(), collector.action_space().clone());
+        let spaces = spaces_of(&collector);
         let recorder =
             Recorder { env: "test".into(), collector: Box::new(Dropping(collector, 0)), policy: &policy, env_steps: 3 * 300 };
         let track = Profile::new(false).track("test");
@@ -706,7 +710,7 @@ mod tests {
         let env = CartPole::default();
         record(&env, 3, 90, &path);
         let (collector, _) = fixture(&env, 3);
-        let spaces = (collector.observation_space().clone(), collector.action_space().clone());
+        let spaces = spaces_of(&collector);
         let whole = fs::read(&path).unwrap();
         let mut filled = Filled::new(Rollout::new(collector.shape(30)).unwrap());
         let mut try_with = |bytes: &[u8]| {
@@ -738,7 +742,7 @@ mod tests {
         let error = refused(&spaces, 4);
         assert!(error.to_string().contains("use --envs 3") && error.exit_code() == 2, "{error}");
         let (other, _) = fixture(&Snake::new(Params { rows: 4, columns: 5, max_steps: 30 }), 3);
-        let error = refused(&(other.observation_space().clone(), other.action_space().clone()), 3);
+        let error = refused(&spaces_of(&other), 3);
         assert!(error.to_string().contains("4 elements of F32") && error.exit_code() == 2, "{error}");
     }
 
@@ -748,7 +752,7 @@ mod tests {
         let path = dir.path().join("replay.bin");
         let env = Snake::new(Params { rows: 4, columns: 5, max_steps: 30 });
         let (mut collector, policy) = fixture(&env, 2);
-        let spaces = (collector.observation_space().clone(), collector.action_space().clone());
+        let spaces = spaces_of(&collector);
         let RolloutShape { n_envs, obs_len, obs, actions, .. } = collector.shape(1);
         let of = |n_step| TransitionShape { n_envs, obs_len, obs, stack: 1, actions, n_step, gamma: 0.9 };
         let mut rollout = collector.rollout(40).unwrap();
