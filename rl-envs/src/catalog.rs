@@ -17,7 +17,7 @@ use crate::{
     batch::pool,
 };
 
-pub use crate::batch::vec_env::{Batches, Limits};
+pub use crate::batch::outside::{Batches, Limits};
 
 /// All environments. A new one adds its line here.
 ///

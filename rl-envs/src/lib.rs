@@ -32,8 +32,9 @@ mod numerics;
 
 pub use batch::isa::Isa;
 pub use batch::pool::Pool;
+pub use batch::pooled::PooledVecEnv;
 pub use batch::random_actions::RandomActions;
-pub use batch::vec_env::{PooledVecEnv, SavedEnvs, SyncVecEnv, VecEnv};
+pub use batch::vec_env::{SavedEnvs, SyncVecEnv, VecEnv};
 pub use batch::{isa, lanes, pool, wrappers};
 pub use canvas::{Canvas, Color};
 pub use check::check_env;

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::batch::vec_env::Batches;
+use crate::batch::outside::Batches;
 use crate::check::{Check, Found, Outcome};
 use crate::{ActionSpace, Actions, Error, RandomActions, Spaces, Steps};
 
