@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::batch::vec_env::inherited;
 use crate::{ActionSpace, Canvas, Error, ObsSliceMut, Space, StepSlicesMut, VecEnv, numerics::codec};
 
 /// An ended episode.
@@ -63,21 +64,7 @@ impl<V: VecEnv> EpisodeStats<V> {
 }
 
 impl<V: VecEnv> VecEnv for EpisodeStats<V> {
-    fn n_envs(&self) -> usize {
-        self.envs.n_envs()
-    }
-
-    fn first_env(&self) -> u32 {
-        self.envs.first_env()
-    }
-
-    fn observation_space(&self) -> &Space {
-        self.envs.observation_space()
-    }
-
-    fn action_space(&self) -> &ActionSpace {
-        self.envs.action_space()
-    }
+    inherited!(|self| self.envs);
 
     fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         self.envs.reset_into(seed, obs, masks)?;
@@ -112,16 +99,8 @@ impl<V: VecEnv> VecEnv for EpisodeStats<V> {
         Ok(())
     }
 
-    fn faults(&self) -> &[(usize, String)] {
-        self.envs.faults()
-    }
-
     fn raw_rewards(&self, rewards: &mut [f32]) {
         self.envs.raw_rewards(rewards);
-    }
-
-    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
-        self.envs.render(env_idx, canvas);
     }
 
     fn save(&self) -> Result<Vec<u8>, Error> {
@@ -171,21 +150,7 @@ impl<V: VecEnv> RewardClip<V> {
 }
 
 impl<V: VecEnv> VecEnv for RewardClip<V> {
-    fn n_envs(&self) -> usize {
-        self.envs.n_envs()
-    }
-
-    fn first_env(&self) -> u32 {
-        self.envs.first_env()
-    }
-
-    fn observation_space(&self) -> &Space {
-        self.envs.observation_space()
-    }
-
-    fn action_space(&self) -> &ActionSpace {
-        self.envs.action_space()
-    }
+    inherited!(|self| self.envs);
 
     fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         self.envs.reset_into(seed, obs, masks)
@@ -211,16 +176,8 @@ impl<V: VecEnv> VecEnv for RewardClip<V> {
         Ok(())
     }
 
-    fn faults(&self) -> &[(usize, String)] {
-        self.envs.faults()
-    }
-
     fn raw_rewards(&self, rewards: &mut [f32]) {
         rewards.copy_from_slice(&self.raw);
-    }
-
-    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
-        self.envs.render(env_idx, canvas);
     }
 
     fn save(&self) -> Result<Vec<u8>, Error> {

@@ -126,22 +126,38 @@ impl Steps {
     }
 }
 
+/// Methods of a [`VecEnv`] that its wrappers take over as they are.
+macro_rules! inherited {
+    (|$self:ident| $envs:expr) => {
+        fn n_envs(&$self) -> usize {
+            $envs.n_envs()
+        }
+
+        fn first_env(&$self) -> u32 {
+            $envs.first_env()
+        }
+
+        fn observation_space(&$self) -> &Space {
+            $envs.observation_space()
+        }
+
+        fn action_space(&$self) -> &ActionSpace {
+            $envs.action_space()
+        }
+
+        fn faults(&$self) -> &[(usize, String)] {
+            $envs.faults()
+        }
+
+        fn render(&$self, env_idx: usize, canvas: &mut Canvas) {
+            $envs.render(env_idx, canvas);
+        }
+    };
+}
+pub(crate) use inherited;
+
 impl VecEnv for Box<dyn VecEnv> {
-    fn n_envs(&self) -> usize {
-        (**self).n_envs()
-    }
-
-    fn first_env(&self) -> u32 {
-        (**self).first_env()
-    }
-
-    fn observation_space(&self) -> &Space {
-        (**self).observation_space()
-    }
-
-    fn action_space(&self) -> &ActionSpace {
-        (**self).action_space()
-    }
+    inherited!(|self| **self);
 
     fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         (**self).reset_into(seed, obs, masks)
@@ -149,10 +165,6 @@ impl VecEnv for Box<dyn VecEnv> {
 
     fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
         (**self).step_into(steps)
-    }
-
-    fn faults(&self) -> &[(usize, String)] {
-        (**self).faults()
     }
 
     fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
@@ -173,10 +185,6 @@ impl VecEnv for Box<dyn VecEnv> {
 
     fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
         (**self).load(bytes)
-    }
-
-    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
-        (**self).render(env_idx, canvas);
     }
 }
 

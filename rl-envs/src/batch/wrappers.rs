@@ -89,6 +89,23 @@ impl Wrappers {
     }
 }
 
+/// Methods of an [`Env`] that these wrappers take over as they are.
+macro_rules! inherited {
+    (|$self:ident| $env:expr) => {
+        fn action_space(&$self) -> ActionSpace {
+            $env.action_space()
+        }
+
+        fn mask(&$self, mask: &mut [u8]) {
+            $env.mask(mask);
+        }
+
+        fn render(&$self, canvas: &mut Canvas) {
+            $env.render(canvas);
+        }
+    };
+}
+
 /// An environment whose episodes are truncated after `max_steps` steps.
 ///
 /// It never sets `terminated`; a step may set both flags.
@@ -127,12 +144,10 @@ impl<E: Env> Env for TimeLimit<E> {
     type Obs = E::Obs;
     type State = TimeLimitState<E::State>;
 
+    inherited!(|self| self.env);
+
     fn observation_space(&self) -> Space {
         self.env.observation_space()
-    }
-
-    fn action_space(&self) -> ActionSpace {
-        self.env.action_space()
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
@@ -147,16 +162,8 @@ impl<E: Env> Env for TimeLimit<E> {
         Step { truncated: step.truncated | (self.elapsed >= self.max_steps), ..step }
     }
 
-    fn mask(&self, mask: &mut [u8]) {
-        self.env.mask(mask);
-    }
-
     fn heap_bytes(&self) -> usize {
         self.env.heap_bytes()
-    }
-
-    fn render(&self, canvas: &mut Canvas) {
-        self.env.render(canvas);
     }
 
     fn state(&self) -> Option<Self::State> {
@@ -201,12 +208,10 @@ impl<E: Env> Env for ActionRepeat<E> {
     type Obs = E::Obs;
     type State = E::State;
 
+    inherited!(|self| self.env);
+
     fn observation_space(&self) -> Space {
         self.env.observation_space()
-    }
-
-    fn action_space(&self) -> ActionSpace {
-        self.env.action_space()
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
@@ -226,16 +231,8 @@ impl<E: Env> Env for ActionRepeat<E> {
         sum
     }
 
-    fn mask(&self, mask: &mut [u8]) {
-        self.env.mask(mask);
-    }
-
     fn heap_bytes(&self) -> usize {
         self.env.heap_bytes()
-    }
-
-    fn render(&self, canvas: &mut Canvas) {
-        self.env.render(canvas);
     }
 
     fn state(&self) -> Option<E::State> {
@@ -319,12 +316,10 @@ impl<E: Env> Env for Pixels<E> {
     type Obs = u8;
     type State = E::State;
 
+    inherited!(|self| self.env);
+
     fn observation_space(&self) -> Space {
         Space::bytes(&[1, self.side, self.side], u8::MAX, 1.0 / 255.0)
-    }
-
-    fn action_space(&self) -> ActionSpace {
-        self.env.action_space()
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: &mut [u8]) {
@@ -338,16 +333,8 @@ impl<E: Env> Env for Pixels<E> {
         step
     }
 
-    fn mask(&self, mask: &mut [u8]) {
-        self.env.mask(mask);
-    }
-
     fn heap_bytes(&self) -> usize {
         self.env.heap_bytes() + size_of_val(&self.own[..]) + 3 * self.side * self.side
-    }
-
-    fn render(&self, canvas: &mut Canvas) {
-        self.env.render(canvas);
     }
 
     fn state(&self) -> Option<E::State> {
@@ -399,12 +386,10 @@ impl<E: Env> Env for FrameStack<E> {
     type Obs = E::Obs;
     type State = FrameStackState<E::State, E::Obs>;
 
+    inherited!(|self| self.env);
+
     fn observation_space(&self) -> Space {
         self.env.observation_space().stacked(self.frames.len() / self.d)
-    }
-
-    fn action_space(&self) -> ActionSpace {
-        self.env.action_space()
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
@@ -424,16 +409,8 @@ impl<E: Env> Env for FrameStack<E> {
         step
     }
 
-    fn mask(&self, mask: &mut [u8]) {
-        self.env.mask(mask);
-    }
-
     fn heap_bytes(&self) -> usize {
         self.env.heap_bytes() + size_of_val(&self.frames[..])
-    }
-
-    fn render(&self, canvas: &mut Canvas) {
-        self.env.render(canvas);
     }
 
     fn state(&self) -> Option<Self::State> {

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use crate::batch::outside::Batches;
+use crate::check::run::{ENDLESS, row};
 use crate::check::{Check, Found, Outcome};
 use crate::{ActionSpace, Actions, Error, RandomActions, Spaces, Steps};
 
@@ -13,8 +14,6 @@ use crate::{ActionSpace, Actions, Error, RandomActions, Spaces, Steps};
 const N_ENVS: usize = 3;
 /// Steps of a recording.
 const N_STEPS: usize = 300;
-/// Steps after which an episode counts as endless.
-const ENDLESS: usize = 20_000;
 /// Seed of the actions, which is the same for every seed of environments.
 const ACTION_SEED: u64 = 17;
 
@@ -122,16 +121,13 @@ impl Recording {
 fn seen(steps: &Steps, i: usize) -> Seen {
     let n = steps.rewards.len();
     let d = steps.obs.len() / n;
-    let row = |rows: &crate::ObsRows| {
-        rows.as_slice().row(i, d).either(<[f32]>::to_vec, |row| row.iter().map(|&x| f32::from(x)).collect())
-    };
     let mask = steps.masks.as_ref().map(|[masks, _]| masks[i * masks.len() / n..(i + 1) * masks.len() / n].to_vec());
     Seen {
-        obs: row(&steps.obs),
+        obs: row(&steps.obs, i, d),
         reward: steps.rewards[i],
         terminated: steps.terminated[i],
         truncated: steps.truncated[i],
-        final_obs: steps.done(i).then(|| row(&steps.final_obs)),
+        final_obs: steps.done(i).then(|| row(&steps.final_obs, i, d)),
         mask: mask.unwrap_or_default(),
     }
 }

@@ -2,13 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::check::run::{Frame, Run, compare, row};
+use crate::check::run::{ENDLESS, Frame, Run, compare, row};
 use crate::check::trace::OwnedAction;
 use crate::check::{Check, Found, Outcome};
 use crate::{ActionSpace, Element as _, Env, Steps, SyncVecEnv, VecEnv as _, numerics::codec};
-
-/// Number of steps after which an episode counts as endless.
-const ENDLESS: usize = 20_000;
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();

@@ -13,6 +13,8 @@
 //!
 //! An environment that never ends is legal, but looks like one that forgot its time limit, and reports no return. `episodes_end`
 //! fails on it, and suggests a remedy.
+//!
+//! [`Env`]: crate::Env
 
 pub(crate) mod batch;
 mod clauses;

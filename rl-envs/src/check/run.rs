@@ -8,6 +8,9 @@ use crate::{ActionSpace, Element, Env, ObsRows, Purpose, Rng, Step};
 /// Number of episodes that a recording covers, if they are short enough.
 const EPISODES: usize = 3;
 
+/// Number of steps after which an episode counts as endless.
+pub(super) const ENDLESS: usize = 20_000;
+
 /// Fills observations of either type with a byte.
 fn fill(rows: &mut ObsRows, byte: u8) {
     rows.as_mut().either(|rows| rows.fill(f32::from_le_bytes([byte; 4])), |rows| rows.fill(byte));
