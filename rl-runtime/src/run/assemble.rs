@@ -50,7 +50,13 @@ pub(crate) fn collector(
 
 /// Makes a collector of environments that answer first come.
 fn first_come<O: Element>(config: &Config, entry: &Entry, make: Constructor<O>) -> Result<Box<dyn Collect>, Error> {
-    let envs = BlockingEnvs::of(make, config.run.n_envs, entry.spaces(), config.faults_of(entry), config.run.seed)?;
+    let envs = BlockingEnvs::new(
+        config.run.n_envs,
+        entry.spaces(),
+        Arc::new(move |_| Ok(make())),
+        config.faults_of(entry),
+        config.run.seed,
+    )?;
     Ok(Box::new(FirstComeCollector::new(envs, config.n_steps(), config.first_come())?))
 }
 

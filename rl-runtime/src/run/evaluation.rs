@@ -1,6 +1,7 @@
 //! Evaluation: episodes that judge a policy.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{Acted, Acting, Choice, Episode, EvalConfig, Played, Policy, Scratch, evaluate_with};
@@ -100,7 +101,8 @@ pub(crate) fn evaluate(
     if let Some(make) = entry.make_blocking() {
         let (n_envs, spaces) = (episodes.clamp(1, MAX_BLOCKING), entry.spaces());
         let played = either!(Obs, make, |make| {
-            play_blocking(BlockingEnvs::of(make, n_envs, spaces, faults, config.seed)?, policy, episodes, config)?
+            let envs = BlockingEnvs::new(n_envs, spaces, Arc::new(move |_| Ok(make())), faults, config.seed)?;
+            play_blocking(envs, policy, episodes, config)?
         });
         return Ok(played.map(|played| Evaluation::new(&played.episodes, played.cut)));
     }

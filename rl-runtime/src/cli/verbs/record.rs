@@ -17,7 +17,7 @@ use crate::print::grouped;
 use crate::report::profile::Profile;
 use crate::run::assemble::collector;
 use crate::run::checkpoint::SavedPolicy;
-use crate::sources::recording::Recorder;
+use crate::sources::recorder::Recorder;
 use crate::{Algo, Error, interrupt, print};
 
 /// Seconds between lines of progress.

@@ -22,7 +22,7 @@ use crate::report::profile::Profile;
 use crate::run::assemble::fit_batch;
 use crate::run::resume::{Resumed, Source};
 use crate::run::run_dir::RunDir;
-use crate::run::train::{self, End, Peers, Training};
+use crate::run::train::{End, Peers, Training};
 use crate::sources::recording::Playback;
 use crate::{Algo, Config, Error, config::auto, interrupt, print};
 
@@ -226,9 +226,18 @@ pub(crate) fn collect(parent: i32, envs: &Envs) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Describes the device to train on, and the number of ranks.
+/// Describes the devices to train on, and the number of ranks.
+///
+/// `auto` says why it chose the device.
+///
+/// # Errors
+/// [`Error::Device`] if one does not exist.
 fn describe_device(config: &Config, entry: &Entry, ranks: Option<&Arc<dyn Peers>>) -> Result<String, Error> {
-    let device = train::describe_device(config, entry, ranks.map_or(1, |ranks| ranks.n_ranks()))?;
+    let (device, why) = auto::choose(config, entry, ranks.map_or(1, |ranks| ranks.n_ranks()));
+    let devices = if config.n_devices() > 1 { config.open_devices()? } else { device.open()?.into_iter().collect() };
+    let names: Vec<_> = devices.iter().map(ToString::to_string).collect();
+    let name = if names.is_empty() { "cpu".into() } else { names.join(", ") };
+    let device = why.map_or(name.clone(), |why| format!("{name} (chosen by auto: {why})"));
     Ok(ranks.map_or(device.clone(), |ranks| format!("{device}, {} ranks", ranks.n_ranks())))
 }
 
