@@ -14,7 +14,7 @@ use rl_cuda::elementary::{self, Function};
 use rl_cuda::learner::Episodes;
 use rl_cuda::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, View};
-use rl_envs::{Actions, Obs, Purpose, Rng, VecEnv, breakout, catalog, codec};
+use rl_envs::{Actions, Obs, Purpose, Rng, Spaces, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
 const OTHERS: [&str; 19] = [
@@ -135,7 +135,7 @@ fn environment(device: &Device, name: &str, bits: &mut Bits<'_>) {
     // Seeds and counters that need more than 32 bits, and indices that need all of them.
     let (n, k, seed) = (33, if is_grid { 250 } else { 1100 }, u64::MAX - 5);
     let mut envs = CudaVecEnv::new(device, name, n).unwrap().with_block(16).with_first_env(0xFEDC_BA98);
-    let (observation_space, action_space) = catalog::find(name).unwrap().spaces();
+    let Spaces { obs: observation_space, actions: action_space } = catalog::find(name).unwrap().spaces();
     let mut steps = DeviceSteps::zeros(device, k, n, &observation_space, &action_space).unwrap();
     for source in [ActionSource::Random, ActionSource::Given] {
         let rows = steps.rows(0..1);
@@ -353,7 +353,7 @@ fn math(device: &Device, bits: &mut Bits<'_>) {
 fn clock(device: &Device, bits: &mut Bits<'_>) {
     let stream = device.stream().unwrap();
     let mut envs = CudaVecEnv::new(device, "pendulum", 3).unwrap();
-    let (observation_space, action_space) = catalog::find("pendulum").unwrap().spaces();
+    let Spaces { obs: observation_space, actions: action_space } = catalog::find("pendulum").unwrap().spaces();
     let mut steps = DeviceSteps::zeros(device, 4, 3, &observation_space, &action_space).unwrap();
     let rows = steps.rows(0..1);
     envs.reset_on(&stream, 9, &rows.obs, None).unwrap();
@@ -409,7 +409,7 @@ fn sixteen_steps_of_1024_environments() {
     for entry in catalog::twinned() {
         let (n, stream) = (1024, device.stream().unwrap());
         let mut envs = CudaVecEnv::new(&device, entry.name, n).unwrap();
-        let (observation_space, action_space) = entry.spaces();
+        let Spaces { obs: observation_space, actions: action_space } = entry.spaces();
         let mut steps = DeviceSteps::zeros(&device, 16, n, &observation_space, &action_space).unwrap();
         for source in [ActionSource::Random, ActionSource::Given] {
             let rows = steps.rows(0..1);

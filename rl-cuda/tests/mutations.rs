@@ -74,7 +74,7 @@ const BOUNDS: &[[&str; 3]] = &[
 fn a_bound_of_actions_that_is_off_by_one_is_noticed_in_every_discrete_kernel() {
     for entry in rl_envs::catalog::twinned() {
         let planted = BOUNDS.iter().find(|[name, ..]| *name == entry.name);
-        assert_eq!(planted.is_some(), matches!(entry.spaces().1, rl_envs::ActionSpace::Discrete { .. }), "{}", entry.name);
+        assert_eq!(planted.is_some(), matches!(entry.spaces().actions, rl_envs::ActionSpace::Discrete { .. }), "{}", entry.name);
         if let Some(&[name, original, mistake]) = planted {
             let unnoticed = Device::unnoticed(&format!("{name}.cu"), &[[original, mistake]], |device| check_bound(device, name));
             assert!(unnoticed.is_empty(), "{name}: {unnoticed:?}");

@@ -13,11 +13,11 @@ use crate::check::trace::{TraceStep, trace};
 use crate::check::{Check, check_env_each};
 use crate::envs::*;
 use crate::{
-    ActionSpace, BlockingEnv, Canvas, Constructor, Env, Error, Isa, MakeBlocking, Pool, PooledVecEnv, Space, Steps, SyncVecEnv,
-    VecEnv, batch::pool,
+    BlockingEnv, Canvas, Constructor, Env, Error, Isa, MakeBlocking, Pool, PooledVecEnv, Spaces, Steps, SyncVecEnv, VecEnv,
+    batch::pool,
 };
 
-pub use crate::batch::vec_env::{Batches, Limits};
+pub use crate::batch::outside::{Batches, Limits};
 
 /// All environments. A new one adds its line here.
 ///
@@ -66,7 +66,7 @@ enum Kind {
 /// Functions of an [`Env`].
 #[derive(Clone, Copy)]
 struct Stepped {
-    spaces: fn(&Wrappers) -> (Space, ActionSpace),
+    spaces: fn(&Wrappers) -> Spaces,
     sync: fn(usize, &Wrappers) -> Box<dyn VecEnv>,
     slice: fn(Range<usize>, &Wrappers) -> Box<dyn VecEnv>,
     trace: fn(&Value, &Value) -> Result<Vec<TraceStep>, Error>,
@@ -87,7 +87,7 @@ impl Stepped {
                 let env = wrappers.around(E::default());
                 let obs = env.observation_space();
                 let obs = if wrappers.pixels > 0 { wrappers.around_pixels(E::default()).observation_space() } else { obs };
-                (obs, env.action_space())
+                Spaces { obs, actions: env.action_space() }
             },
             sync: |n_envs, wrappers| match wrappers.leave_env() {
                 true => Box::new(SyncVecEnv::new(n_envs, E::default())),
@@ -226,7 +226,7 @@ impl Entry {
 
     /// Returns the spaces of observations and actions.
     #[must_use]
-    pub fn spaces(&self) -> (Space, ActionSpace) {
+    pub fn spaces(&self) -> Spaces {
         match &self.kind {
             Kind::Stepped(stepped) => (stepped.spaces)(&self.wrappers),
             Kind::Blocking { make: MakeBlocking::F32(make), .. } => spaces(&make()),
@@ -344,8 +344,8 @@ impl Entry {
     }
 }
 
-fn spaces(env: &impl BlockingEnv) -> (Space, ActionSpace) {
-    (env.observation_space(), env.action_space())
+fn spaces(env: &impl BlockingEnv) -> Spaces {
+    Spaces { obs: env.observation_space(), actions: env.action_space() }
 }
 
 fn wrapped_slice<E: Env + Default + 'static>(range: Range<usize>, wrappers: &Wrappers) -> Box<dyn VecEnv> {

@@ -32,8 +32,9 @@ mod numerics;
 
 pub use batch::isa::Isa;
 pub use batch::pool::Pool;
+pub use batch::pooled::PooledVecEnv;
 pub use batch::random_actions::RandomActions;
-pub use batch::vec_env::{PooledVecEnv, SavedEnvs, SyncVecEnv, VecEnv};
+pub use batch::vec_env::{SavedEnvs, SyncVecEnv, VecEnv};
 pub use batch::{isa, lanes, pool, wrappers};
 pub use canvas::{Canvas, Color};
 pub use check::check_env;
@@ -43,7 +44,7 @@ pub use contract::columns::{
 };
 pub use contract::env::{BlockingEnv, BoxedEnv, Constructor, Env, EnvError, MakeBlocking, Step};
 pub use contract::error::Error;
-pub use contract::space::{ActionKind, ActionSpace, Dtype, MAX_CATEGORIES, Space};
+pub use contract::space::{ActionKind, ActionSpace, Dtype, MAX_CATEGORIES, Space, Spaces};
 pub use contract::steps::{StepLens, StepSlices, StepSlicesMut, Steps};
 pub use envs::*;
 pub use numerics::permutation::Permutation;

@@ -308,7 +308,7 @@ fn compare_with_golden(name: &str, json: &str, tolerance: f64) -> Vec<Value> {
     let column = |key: &str| Value::Array(rows.iter().map(|row| row[key].clone()).collect());
     let entry = catalog::find(name).expect("exists");
     let steps = entry.trace(&column("init"), &column("action")).expect("traces");
-    let d = entry.spaces().0.len();
+    let d = entry.spaces().obs.len();
     for (i, (row, step)) in rows.iter().zip(&steps).enumerate() {
         let mut expected = vec![0.0; d];
         for (j, x) in row["obs"].as_array().into_iter().flatten().enumerate() {
@@ -388,7 +388,7 @@ fn random_actions(space: &ActionSpace, seed: u64) -> Value {
 
 /// Checks that only the last step ends the episode, and observations are in space.
 fn check_trace(entry: &catalog::Entry, steps: &[TraceStep], context: &Value) {
-    let space = entry.spaces().0;
+    let space = entry.spaces().obs;
     for (i, step) in steps.iter().enumerate() {
         let obs: Vec<f32> = step.obs.iter().map(|x| x.as_f64().map_or(f32::NAN, |x| x as f32)).collect();
         assert!(space.contains(&obs), "{} from {context}, step {i}: {obs:?}", entry.name);
@@ -401,7 +401,7 @@ fn a_trace_ends_with_its_episode_in_every_environment() {
     for entry in catalog::ENVS {
         let states = recorded_states(entry.name);
         for (seed, state) in states.iter().step_by(states.len() / 20).enumerate() {
-            let actions = random_actions(&entry.spaces().1, seed as u64);
+            let actions = random_actions(&entry.spaces().actions, seed as u64);
             check_trace(entry, &entry.trace(state, &actions).expect("traces"), state);
         }
     }
@@ -427,7 +427,7 @@ fn states_that_no_episode_is_in_are_refused_or_harmless() {
     let hostile: [Value; 12] =
         serde_json::from_str("[1e18, -1e18, 1e30, 1e39, 1e6, -50.5, -1, 2, 9, 10, 255, 4294967295]").unwrap();
     for entry in catalog::ENVS {
-        let (states, actions) = (recorded_states(entry.name), random_actions(&entry.spaces().1, 1));
+        let (states, actions) = (recorded_states(entry.name), random_actions(&entry.spaces().actions, 1));
         let mut refused = 0;
         for state in states.iter().step_by(states.len() / 5) {
             for value in &hostile {
@@ -452,7 +452,7 @@ fn states_that_no_episode_is_in_are_refused_or_harmless() {
 fn every_discrete_batch_refuses_its_first_illegal_action() {
     let pool = Pool::new(2).expect("threads start");
     for entry in catalog::ENVS {
-        let ActionSpace::Discrete { n, .. } = entry.spaces().1 else { continue };
+        let ActionSpace::Discrete { n, .. } = entry.spaces().actions else { continue };
         for mut envs in [entry.sync(130).expect("makes"), entry.pooled(130, &pool).expect("makes")] {
             let mut memory = Memory::new(&*envs, 5);
             memory.reset(&mut *envs, 8);

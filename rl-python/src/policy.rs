@@ -9,7 +9,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rl_agents::{Acted, Acting, Choice, Scratch};
-use rl_envs::{ActionSpace, Actions, Obs, Space};
+use rl_envs::{ActionSpace, Actions, Obs, Spaces};
 use rl_runtime::checkpoint::SavedPolicy;
 
 use crate::envs::{describe_actions, describe_obs};
@@ -21,8 +21,7 @@ use crate::train::open_saved;
 #[pyclass(frozen, module = "samebits._samebits")]
 pub(crate) struct Policy {
     saved: SavedPolicy,
-    obs: Space,
-    actions: ActionSpace,
+    spaces: Spaces,
     scratch: Mutex<Scratch>,
     /// Calls that have sampled.
     sampled: AtomicU64,
@@ -37,8 +36,8 @@ impl Policy {
             let entry = open_saved(&path, best, trust, python)?;
             let saved = rl_runtime::checkpoint::policy(&path, best, &entry).map_err(raised)?;
             entry.batches().into_iter().for_each(|batches| batches.close());
-            let (obs, actions) = saved.entry.spaces();
-            Ok(Self { saved, obs, actions, scratch: Mutex::default(), sampled: AtomicU64::new(0) })
+            let spaces = saved.entry.spaces();
+            Ok(Self { saved, spaces, scratch: Mutex::default(), sampled: AtomicU64::new(0) })
         })
     }
 
@@ -56,7 +55,7 @@ impl Policy {
 
     /// Describes the spaces of observations and actions.
     fn spaces<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyDict>)> {
-        Ok((describe_obs(py, &self.obs)?, describe_actions(py, &self.actions)?))
+        Ok((describe_obs(py, &self.spaces.obs)?, describe_actions(py, &self.spaces.actions)?))
     }
 
     /// Acts on N flat observations; returns actions and states, flat.
@@ -71,17 +70,18 @@ impl Policy {
         seed: Option<u64>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let obs = obs.as_slice()?;
-        let (len, matches) = match (obs, self.obs.dtype()) {
+        let (len, matches) = match (obs, self.spaces.obs.dtype()) {
             (Obs::F32(obs), rl_envs::Dtype::F32) => (obs.len(), true),
             (Obs::U8(obs), rl_envs::Dtype::U8) => (obs.len(), true),
             (Obs::F32(obs), _) => (obs.len(), false),
             (Obs::U8(obs), _) => (obs.len(), false),
         };
-        let n = len / self.obs.len();
+        let n = len / self.spaces.obs.len();
         let masks = masks.as_slice().map_err(|error| bad(error.to_string()))?;
-        let n_masks = if self.actions.masked() { n * self.actions.n_discrete().map_or(0, |n| n as usize) } else { 0 };
+        let n_masks =
+            if self.spaces.actions.masked() { n * self.spaces.actions.n_discrete().map_or(0, |n| n as usize) } else { 0 };
         let mut states = states.as_slice().map_err(|error| bad(error.to_string()))?.to_vec();
-        if !matches || len != n * self.obs.len() || n == 0 {
+        if !matches || len != n * self.spaces.obs.len() || n == 0 {
             return Err(bad("type or length of the observations do not fit the policy"));
         }
         if !masks.is_empty() && masks.len() != n_masks {
@@ -95,7 +95,7 @@ impl Policy {
             step: self.sampled.fetch_add(1, Ordering::Relaxed),
             first_env: 0,
         });
-        let mut actions = match &self.actions {
+        let mut actions = match &self.spaces.actions {
             ActionSpace::Continuous { low, .. } => Actions::Continuous(vec![0.0; n * low.len()]),
             _ => Actions::Discrete(vec![0; n]),
         };
@@ -113,7 +113,7 @@ impl Policy {
         let actions = match actions {
             Actions::Discrete(actions) => self.heads(&actions).into_pyarray(py).into_any(),
             Actions::Continuous(mut actions) => {
-                if let ActionSpace::Continuous { low, high } = &self.actions {
+                if let ActionSpace::Continuous { low, high } = &self.spaces.actions {
                     let bounds = low.iter().zip(high).cycle();
                     actions.iter_mut().zip(bounds).for_each(|(action, (low, high))| *action = action.clamp(*low, *high));
                 }
@@ -127,7 +127,7 @@ impl Policy {
 impl Policy {
     /// Takes the choices of the heads out of one number, if there are several.
     fn heads(&self, actions: &[u32]) -> Vec<i64> {
-        let ActionSpace::MultiDiscrete { sizes } = &self.actions else {
+        let ActionSpace::MultiDiscrete { sizes } = &self.spaces.actions else {
             return actions.iter().map(|action| i64::from(*action)).collect();
         };
         let mut rows = vec![0; actions.len() * sizes.len()];

@@ -249,7 +249,7 @@ fn begin(layers: Layers, run_dir: Option<PathBuf>, python: PathBuf) -> Result<Re
     let algo = layers.text("algo")?.map_or(Ok(Algo::default()), |name| Algo::find(&name))?;
     let entry = open_env(&env, &[], &options(python))?;
     let config = layers.resolve(&entry, algo)?;
-    let device = describe_device(&config, &entry, 1)?;
+    let device = describe_device(&config, &entry, None)?;
     Budget::training(&config, &entry).check()?;
     let dir = RunDir::create(run_dir.as_deref(), &config, &device)?;
     match Training::builder(&config, &entry).build() {
@@ -282,7 +282,7 @@ pub(crate) fn resume(
             if !differences.is_empty() {
                 return Err(Error::config(format!("a resumed run keeps its settings (given here, saved there):{differences}")));
             }
-            let device = describe_device(&config, &entry, 1)?;
+            let device = describe_device(&config, &entry, None)?;
             let Resumed { dir, training, notes } =
                 source.begin(&config, &entry, run_dir.as_deref(), &device, Profile::new(false), None)?;
             dir.replace_config(&config)?;

@@ -12,7 +12,7 @@ use rl_agents::{
 };
 use rl_buffer::{Memory, ObsSlice, Rollout, RolloutShape};
 use rl_envs::cartpole::CartPole;
-use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, Env, EnvError, Obs, Pool, Rng, Space, Step};
+use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, Env, EnvError, Obs, Pool, Rng, Space, Spaces, Step, catalog};
 use rl_runtime::Error;
 use rl_runtime::Mode;
 use rl_runtime::blocking::{BlockingEnvs, EnvEvent, Make};
@@ -60,8 +60,9 @@ struct Counting {
 }
 
 impl Counting {
-    fn space() -> (Space, ActionSpace) {
-        (Space::vector(&[0.0; 3], &[f32::MAX; 3]), ActionSpace::Discrete { n: 2, masked: false })
+    fn spaces() -> Spaces {
+        let obs = Space::vector(&[0.0; 3], &[f32::MAX; 3]);
+        Spaces { obs, actions: ActionSpace::Discrete { n: 2, masked: false } }
     }
 
     fn call(&mut self) -> Result<(), EnvError> {
@@ -79,11 +80,11 @@ impl BlockingEnv for Counting {
     type Obs = f32;
 
     fn observation_space(&self) -> Space {
-        Self::space().0
+        Self::spaces().obs
     }
 
     fn action_space(&self) -> ActionSpace {
-        Self::space().1
+        Self::spaces().actions
     }
 
     fn reset(&mut self, _: &mut Rng, obs: &mut [f32]) -> Result<(), EnvError> {
@@ -120,7 +121,7 @@ fn counted(troubles: Vec<Trouble>, config: FaultConfig) -> (BlockingEnvs<Countin
         lives[env] += 1.0;
         Ok(Counting { trouble: troubles[env], calls: calls[env].clone(), life: lives[env], episode: 0.0, step: 0.0 })
     });
-    let mut envs = BlockingEnvs::new(n, Counting::space(), make, config, 0).unwrap();
+    let mut envs = BlockingEnvs::new(n, Counting::spaces(), make, config, 0).unwrap();
     envs.on_fault(Box::new(|_, _, _| ()));
     (envs, counts)
 }
@@ -129,8 +130,8 @@ fn envs(troubles: Vec<Trouble>, config: FaultConfig) -> BlockingEnvs<Counting> {
     counted(troubles, config).0
 }
 
-fn policy(spaces: &(Space, ActionSpace)) -> ActorCritic {
-    ActorCritic::new(&spaces.0, &spaces.1, &NetConfig { hidden: vec![4], ..NetConfig::default() }, 0).unwrap()
+fn policy(spaces: &Spaces) -> ActorCritic {
+    ActorCritic::new(&spaces.obs, &spaces.actions, &NetConfig { hidden: vec![4], ..NetConfig::default() }, 0).unwrap()
 }
 
 /// Policy that counts the steps of an episode of [`Counting`].
@@ -203,7 +204,7 @@ fn in_lockstep_it_is_the_plain_collector_bit_for_bit() {
     let n = 9;
     let pool = Pool::new(2).unwrap();
     let mut plain = Collector::new(n, &CartPole::default(), &pool, 3).unwrap();
-    let spaces = (plain.observation_space().clone(), plain.action_space().clone());
+    let spaces = Spaces { obs: plain.observation_space().clone(), actions: plain.action_space().clone() };
     let make: Make<Calls> = Arc::new(|_| Ok(Calls(CartPole::default())));
     let envs = BlockingEnvs::new(n, spaces.clone(), make, FaultConfig::default(), 3).unwrap();
     let config = FirstComeConfig { min_ready: n, deadline: Duration::from_secs(60), max_age: 100 };
@@ -276,7 +277,7 @@ fn a_slow_environment_holds_up_nobody() {
     let envs = envs(vec![slow, fine, fine, fine], FaultConfig::default());
     let mut ready =
         FirstComeCollector::new(envs, 5, FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() }).unwrap();
-    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let (policy, track) = (policy(&Counting::spaces()), Profile::new(false).track("test"));
     let mut filled = filled(ready.shape(5));
     let (mut columns, mut last) = ([0; 4], [None; 4]);
     let (mut rollouts, mut oldest) = (0, 0);
@@ -308,7 +309,7 @@ fn hanging_panicking_and_failing_environments_are_outlived_and_counted() {
     let (envs, calls) = counted(vec![slowly, hangs, panics, fails], config);
     let mut ready =
         FirstComeCollector::new(envs, 6, FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() }).unwrap();
-    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let (policy, track) = (policy(&Counting::spaces()), Profile::new(false).track("test"));
     let mut filled = filled(ready.shape(6));
     let mut last = [None; 4];
     let begin = Instant::now();
@@ -368,7 +369,7 @@ fn the_state_of_a_policy_with_memory_belongs_to_the_environment_not_to_the_colum
         assert!(rollouts < 100_000, "{begun} {continued} {by_fault}");
         by_fault += final_obs.chunks(3).filter(|row| row[2] < 7.0).count();
     }
-    let error = ready.collect(&policy(&Counting::space()), 0, &mut filled, &track).unwrap_err().to_string();
+    let error = ready.collect(&policy(&Counting::spaces()), 0, &mut filled, &track).unwrap_err().to_string();
     assert!(error.contains("the policy's state has 0 elements, the rollout's 1 and the collector's 1"), "{error}");
 }
 
@@ -381,7 +382,7 @@ fn a_late_answer_is_not_taken_for_that_of_the_replacement() {
     let mut ready =
         FirstComeCollector::new(envs(vec![late], config), 4, FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() })
             .unwrap();
-    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let (policy, track) = (policy(&Counting::spaces()), Profile::new(false).track("test"));
     let mut filled = filled(ready.shape(4));
     let (mut last, begin, mut rollouts) = ([None], Instant::now(), 0);
     while begin.elapsed() < Duration::from_millis(600) {
@@ -405,7 +406,7 @@ fn calls_that_may_be_repeated_are_and_nobody_notices() {
         FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() },
     )
     .unwrap();
-    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let (policy, track) = (policy(&Counting::spaces()), Profile::new(false).track("test"));
     let mut filled = filled(ready.shape(4));
     let (mut last, mut seen, mut rollouts) = ([None; 2], 0, 0);
     while seen < 3 {
@@ -446,7 +447,7 @@ fn failing_alike_after_each_start_is_no_progress_and_failing_otherwise_is() {
     let run = |trouble: Trouble, n: u64| {
         let mut ready =
             FirstComeCollector::new(envs(vec![trouble, fine], config.clone()), 4, FirstComeConfig::default()).unwrap();
-        let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+        let (policy, track) = (policy(&Counting::spaces()), Profile::new(false).track("test"));
         let mut filled = filled(ready.shape(4));
         loop {
             let collected = ready.collect(&policy, 0, &mut filled, &track);
@@ -510,7 +511,7 @@ fn whoever_waits_for_environments_that_hang_closes_within_a_second() {
     let hangs: Trouble = |_| Ok(Duration::from_secs(3600));
     let envs = envs(vec![hangs, hangs], FaultConfig::default());
     let ready = FirstComeCollector::new(envs, 4, FirstComeConfig::default()).unwrap();
-    let policy = policy(&Counting::space());
+    let policy = policy(&Counting::spaces());
     let mut pipeline =
         Pipeline::new(Mode::Overlapped { max_lag: 1 }, vec![ready], 4, &<dyn Memory>::host(), &Profile::new(false)).unwrap();
     let stoppers = pipeline.stoppers();
@@ -528,7 +529,7 @@ fn stretches_that_are_too_old_are_dropped_and_counted() {
     let slow: Trouble = |_| Ok(Duration::from_millis(5));
     let envs = envs(vec![slow, fine], FaultConfig::default());
     let mut ready = FirstComeCollector::new(envs, 4, FirstComeConfig { max_age: 2, ..FirstComeConfig::default() }).unwrap();
-    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let (policy, track) = (policy(&Counting::spaces()), Profile::new(false).track("test"));
     let mut filled = filled(ready.shape(4));
     for learnt in 0..100_000 {
         ready.collect(&policy, learnt, &mut filled, &track).unwrap();
@@ -543,7 +544,7 @@ fn stretches_that_are_too_old_are_dropped_and_counted() {
 #[test]
 fn stretches_of_a_learner_that_was_put_back_are_dropped() {
     let mut ready = FirstComeCollector::new(envs(vec![fine; 2], FaultConfig::default()), 4, FirstComeConfig::default()).unwrap();
-    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let (policy, track) = (policy(&Counting::spaces()), Profile::new(false).track("test"));
     let mut filled = filled(ready.shape(4));
     ready.collect(&policy, 10, &mut filled, &track).unwrap();
     // The environment of the last column continued under the policy of 10 rollouts, so its next stretch is dropped.
@@ -603,7 +604,7 @@ impl BlockingEnv for Echo {
 fn what_is_stored_of_a_batch_is_that_of_each_environment() {
     let continuous = ActionSpace::Continuous { low: vec![-0.5], high: vec![0.5] };
     for kind in [ActionSpace::Discrete { n: 3, masked: false }, ActionSpace::Discrete { n: 3, masked: true }, continuous] {
-        let spaces = (Space::vector(&[-10.0; 3], &[10.0; 3]), kind.clone());
+        let spaces = Spaces { obs: Space::vector(&[-10.0; 3], &[10.0; 3]), actions: kind.clone() };
         let made = kind.clone();
         let make: Make<Echo> = Arc::new(move |index| Ok(Echo { index, step: 0, kind: made.clone() }));
         let envs = BlockingEnvs::new(5, spaces.clone(), make, FaultConfig::default(), 3).unwrap();
@@ -734,7 +735,7 @@ fn a_pipeline_that_is_dropped_ends_its_producer_though_environments_hang() {
     let hangs: Trouble = |call| Ok(if call > 12 { Duration::from_secs(3600) } else { Duration::ZERO });
     let ready = FirstComeCollector::new(envs(vec![hangs; 2], FaultConfig::default()), 4, FirstComeConfig::default()).unwrap();
     let (told, dropped) = std::sync::mpsc::channel();
-    let policy = policy(&Counting::space());
+    let policy = policy(&Counting::spaces());
     let mut pipeline =
         Pipeline::new(Mode::Overlapped { max_lag: 1 }, vec![Told(ready, told)], 4, &<dyn Memory>::host(), &Profile::new(false))
             .unwrap();
@@ -760,11 +761,11 @@ impl BlockingEnv for Led {
     type Obs = f32;
 
     fn observation_space(&self) -> Space {
-        Counting::space().0
+        Counting::spaces().obs
     }
 
     fn action_space(&self) -> ActionSpace {
-        Counting::space().1
+        Counting::spaces().actions
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) -> Result<(), EnvError> {
@@ -790,10 +791,10 @@ fn a_stretch_with_actions_of_a_learner_that_was_put_back_is_dropped_though_it_be
     let steps = Arc::new(Mutex::new(steps));
     let slowly: Trouble = |_| Ok(Duration::from_millis(2));
     let make: Make<Led> = Arc::new(move |env| Ok(led(slowly, (env == 1).then(|| steps.clone()), Arc::default())));
-    let envs = BlockingEnvs::new(2, Counting::space(), make, FaultConfig::default(), 0).unwrap();
+    let envs = BlockingEnvs::new(2, Counting::spaces(), make, FaultConfig::default(), 0).unwrap();
     let config = FirstComeConfig { max_age: u64::MAX, ..FirstComeConfig::default() };
     let mut ready = FirstComeCollector::new(envs, 4, config).unwrap();
-    let (policy, track) = (policy(&Counting::space()), Profile::new(false).track("test"));
+    let (policy, track) = (policy(&Counting::spaces()), Profile::new(false).track("test"));
     let mut filled = filled(ready.shape(4));
     // The first action is by the policy of 2 rollouts, the second by that of 10, the others by that of 3.
     ready.collect(&policy, 2, &mut filled, &track).unwrap();
@@ -821,7 +822,7 @@ fn a_start_after_one_that_failed_has_randomness_of_its_own() {
         Ok(env)
     });
     let config = FaultConfig { backoff: Duration::from_micros(10), ..FaultConfig::default() };
-    let mut envs = BlockingEnvs::new(1, Counting::space(), make, config, 0).unwrap();
+    let mut envs = BlockingEnvs::new(1, Counting::spaces(), make, config, 0).unwrap();
     envs.on_fault(Box::new(|_, _, _| ()));
     let mut events = Vec::new();
     while !events.contains(&(0, EnvEvent::Started)) {
@@ -866,7 +867,7 @@ impl BlockingEnv for Sick {
 
 #[test]
 fn a_number_that_is_not_finite_is_a_failure_and_gives_no_transition() {
-    let spaces = (CartPole::default().observation_space(), CartPole::default().action_space());
+    let spaces = catalog::find("cartpole").unwrap().spaces();
     let make: Make<Sick> = Arc::new(|_| Ok(Sick(CartPole::default(), 0)));
     let told = Arc::new(Mutex::new(Vec::new()));
     let mut envs = BlockingEnvs::new(2, spaces.clone(), make, FaultConfig::default(), 0).unwrap();

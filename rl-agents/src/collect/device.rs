@@ -352,7 +352,7 @@ mod tests {
     fn compare(device: &Device, entry: &Entry, (n, n_steps): (usize, usize), normalized: bool) {
         let pool = Pool::new(2).unwrap();
         let mut here = Collector::of(entry.slices(n, MAX_SLICES, MIN_SLICE).unwrap(), &pool, 1).unwrap();
-        let (obs, actions) = entry.spaces();
+        let rl_envs::Spaces { obs, actions } = entry.spaces();
         let net = NetConfig { hidden: vec![9], normalize_obs: normalized, ..NetConfig::default() };
         let config = PpoConfig { n_steps, batch_size: n * n_steps, n_epochs: 2, ..PpoConfig::default() };
         let config = PpoConfig { normalize_reward: normalized, ..config };

@@ -145,7 +145,7 @@ mod tests {
         normalized: bool,
         there: Option<(&Device, Arc<dyn Ranks>)>,
     ) -> Vec<String> {
-        let (pool, (obs, actions)) = (Pool::new(1).unwrap(), entry.spaces());
+        let (pool, rl_envs::Spaces { obs, actions }) = (Pool::new(1).unwrap(), entry.spaces());
         let net = NetConfig { hidden: vec![9], normalize_obs: normalized, ..NetConfig::default() };
         let config = PpoConfig { n_steps, batch_size: n_envs * n_steps, n_epochs: 2, ..PpoConfig::default() };
         let config = PpoConfig { normalize_reward: normalized, ..config };

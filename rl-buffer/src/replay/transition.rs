@@ -93,7 +93,7 @@ impl TransitionShape {
 /// # Panics
 /// If a type or a length differs from the shape's.
 pub(crate) fn assert_shape(shape: &TransitionShape, n_envs: usize, obs: ObsSlice<'_>, step: &StepSlices<'_>) {
-    let expected = StepLens::rows(n_envs, (shape.obs, shape.obs_len), shape.actions);
+    let expected = StepLens::rows(n_envs, shape.obs, shape.obs_len, shape.actions);
     assert_eq!(step.lens(), expected, "kinds and lengths of columns");
     assert_eq!(obs.map(<[f32]>::len, <[u8]>::len), expected.obs, "type and length of observations");
 }

@@ -313,7 +313,7 @@ impl Columns {
     /// Places the columns of a rollout in the order of [`Rollout::columns`].
     pub(crate) fn new(shape: &RolloutShape) -> (Self, Layout) {
         let RolloutShape { n_steps, n_envs, obs_len, obs, actions, state_len } = *shape;
-        let row = StepLens::rows(n_envs, (obs, obs_len), actions);
+        let row = StepLens::rows(n_envs, obs, obs_len, actions);
         let after = n_steps.saturating_add(1);
         let steps = |len: usize| (n_steps, len);
         let of_rows = Steps {

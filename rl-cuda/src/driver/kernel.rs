@@ -157,7 +157,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Mutex;
 
-    use rl_envs::{Actions, Obs};
+    use rl_envs::{Actions, Obs, Spaces};
 
     use super::*;
     use crate::elementary::{self, Function};
@@ -182,7 +182,7 @@ mod tests {
         let stream = device.stream()?;
         for entry in rl_envs::catalog::twinned() {
             let mut envs = CudaVecEnv::new(device, entry.name, 3)?;
-            let (observation_space, action_space) = entry.spaces();
+            let Spaces { obs: observation_space, actions: action_space } = entry.spaces();
             let mut steps = DeviceSteps::zeros(device, 1, 3, &observation_space, &action_space)?;
             let rows = steps.rows(0..1);
             envs.reset_on(&stream, 1, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks))?;

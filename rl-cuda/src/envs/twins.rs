@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use rl_envs::lanes::{Dynamics, Lane};
 use rl_envs::{
-    ActionSpace, Canvas, Env, Error, SavedEnvs, Space, acrobot, breakout, cartpole, codec, mountain_car, mountain_car_continuous,
-    pendulum, snake,
+    Canvas, Env, Error, SavedEnvs, Spaces, acrobot, breakout, cartpole, codec, mountain_car, mountain_car_continuous, pendulum,
+    snake,
 };
 
 /// Saves the states of a range of environments.
@@ -26,7 +26,7 @@ pub(crate) struct Twin {
     /// Also the name in the catalog, if the environment is there.
     pub(crate) name: &'static str,
     /// Observation space and action space.
-    pub(crate) spaces: fn() -> (Space, ActionSpace),
+    pub(crate) spaces: fn() -> Spaces,
     /// Constants, as the kernels' `Params`.
     pub(crate) params: fn() -> Vec<u32>,
     /// Number of 32-bit columns, and of 16-bit columns behind them.
@@ -48,7 +48,7 @@ impl Twin {
     const fn of<E: Twinned + 'static>(name: &'static str) -> Self {
         Self {
             name,
-            spaces: || (E::default().observation_space(), E::default().action_space()),
+            spaces: || Spaces { obs: E::default().observation_space(), actions: E::default().action_space() },
             params: E::params,
             columns: E::COLUMNS,
             save: save::<E>,

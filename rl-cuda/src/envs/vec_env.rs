@@ -253,7 +253,7 @@ impl CudaVecEnv {
         n_envs: usize,
     ) -> Result<Self, Error> {
         let (twin, module) = (Twin::of_rules::<P, W, D>(kernels.name), kernels.name);
-        let (obs, _) = (twin.spaces)();
+        let obs = (twin.spaces)().obs;
         if obs.dtype() != Dtype::F32 || obs.len() != D {
             return Err(Error::Rules { module, what: "the observation space does not have D numbers" });
         }
@@ -267,7 +267,7 @@ impl CudaVecEnv {
         if n_envs == 0 || u32::try_from(n_envs).is_err() {
             return Err(rl_envs::Error::EnvCount { n_envs }.into());
         }
-        let (observation_space, action_space) = (twin.spaces)();
+        let rl_envs::Spaces { obs: observation_space, actions: action_space } = (twin.spaces)();
         let kernel = |what: &str| device.kernel_of(module, format!("{}_{what}", twin.name));
         let stream = device.stream()?;
         let mut memory = Memory {
@@ -725,7 +725,7 @@ impl VecEnv for CudaVecEnv {
     }
 
     fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), rl_envs::Error> {
-        StepLens::check_reset(self.n_envs, (&self.observation_space, &self.action_space), &obs, masks.as_deref())?;
+        StepLens::check_reset(self.n_envs, &self.observation_space, &self.action_space, &obs, masks.as_deref())?;
         self.reset_host(seed, obs, masks.unwrap_or_default()).map_err(of_envs)
     }
 

@@ -144,7 +144,7 @@ pub(crate) fn compare_batches(name: &str, both: [Box<dyn VecEnv>; 2], seed: u64,
 /// # Panics
 /// If the kernel treats an action differently.
 pub(crate) fn check_bound(device: &Device, name: &str) {
-    let ActionSpace::Discrete { n, .. } = catalog::find(name).unwrap().spaces().1 else { return };
+    let ActionSpace::Discrete { n, .. } = catalog::find(name).unwrap().spaces().actions else { return };
     let stream = device.stream().unwrap();
     let stepped = |action: u32| {
         let mut envs = CudaVecEnv::new(device, name, 5).unwrap();

@@ -309,7 +309,7 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
     }
 
     fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
-        StepLens::check_reset(self.n_envs, (&self.observation_space, &self.action_space), &obs, masks.as_deref())?;
+        StepLens::check_reset(self.n_envs, &self.observation_space, &self.action_space, &obs, masks.as_deref())?;
         let obs = f32::elements(obs).expect(CHECKED);
         self.seed = seed;
         self.steps = 0;
@@ -330,7 +330,7 @@ impl<P: Dynamics<W, D>, const W: usize, const D: usize> VecEnv for LanesVecEnv<P
     }
 
     fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
-        StepLens::check_reset(1, (&self.observation_space, &self.action_space), &obs, masks.as_deref())?;
+        StepLens::check_reset(1, &self.observation_space, &self.action_space, &obs, masks.as_deref())?;
         let obs = f32::elements(obs).expect(CHECKED);
         let mut rng = Rng::new(self.seed, self.first_env + env_idx as u32, self.steps, Purpose::Restart);
         let state = self.params.start(&mut rng);

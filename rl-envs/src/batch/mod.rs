@@ -2,7 +2,10 @@
 
 pub mod isa;
 pub mod lanes;
+pub(crate) mod outside;
 pub mod pool;
+pub(crate) mod pooled;
 pub(crate) mod random_actions;
+pub(crate) mod rewards;
 pub(crate) mod vec_env;
 pub mod wrappers;

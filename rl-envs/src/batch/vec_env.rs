@@ -1,15 +1,13 @@
 //! Batches of environments that step together.
 
-use std::fmt::Debug;
 use std::ops::Range;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::batch::isa::{self, Isa, Set, Work};
 use crate::{
-    ActionSpace, Canvas, Element as _, Env, Error, MakeBlocking, ObsSliceMut, Pool, Purpose, Rng, Space, StepLens, StepSlicesMut,
-    Steps, batch::pool, numerics::codec, visit,
+    ActionSpace, Canvas, Element as _, Env, Error, ObsSliceMut, Purpose, Rng, Space, StepLens, StepSlicesMut, Steps,
+    numerics::codec,
 };
 
 /// N environments that step together.
@@ -128,22 +126,38 @@ impl Steps {
     }
 }
 
+/// Methods of a [`VecEnv`] that its wrappers take over as they are.
+macro_rules! inherited {
+    (|$self:ident| $envs:expr) => {
+        fn n_envs(&$self) -> usize {
+            $envs.n_envs()
+        }
+
+        fn first_env(&$self) -> u32 {
+            $envs.first_env()
+        }
+
+        fn observation_space(&$self) -> &Space {
+            $envs.observation_space()
+        }
+
+        fn action_space(&$self) -> &ActionSpace {
+            $envs.action_space()
+        }
+
+        fn faults(&$self) -> &[(usize, String)] {
+            $envs.faults()
+        }
+
+        fn render(&$self, env_idx: usize, canvas: &mut Canvas) {
+            $envs.render(env_idx, canvas);
+        }
+    };
+}
+pub(crate) use inherited;
+
 impl VecEnv for Box<dyn VecEnv> {
-    fn n_envs(&self) -> usize {
-        (**self).n_envs()
-    }
-
-    fn first_env(&self) -> u32 {
-        (**self).first_env()
-    }
-
-    fn observation_space(&self) -> &Space {
-        (**self).observation_space()
-    }
-
-    fn action_space(&self) -> &ActionSpace {
-        (**self).action_space()
-    }
+    inherited!(|self| **self);
 
     fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         (**self).reset_into(seed, obs, masks)
@@ -151,10 +165,6 @@ impl VecEnv for Box<dyn VecEnv> {
 
     fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
         (**self).step_into(steps)
-    }
-
-    fn faults(&self) -> &[(usize, String)] {
-        (**self).faults()
     }
 
     fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
@@ -175,10 +185,6 @@ impl VecEnv for Box<dyn VecEnv> {
 
     fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
         (**self).load(bytes)
-    }
-
-    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
-        (**self).render(env_idx, canvas);
     }
 }
 
@@ -319,7 +325,7 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
 
     fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         let (n, d, a) = (self.envs.len(), self.observation_space.len(), self.action_space.len());
-        StepLens::check_reset(n, (&self.observation_space, &self.action_space), &obs, masks.as_deref())?;
+        StepLens::check_reset(n, &self.observation_space, &self.action_space, &obs, masks.as_deref())?;
         let (obs, masks) = (E::Obs::elements(obs).expect(CHECKED), masks.unwrap_or_default());
         self.seed = seed;
         self.steps = 0;
@@ -340,7 +346,7 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
     }
 
     fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
-        StepLens::check_reset(1, (&self.observation_space, &self.action_space), &obs, masks.as_deref())?;
+        StepLens::check_reset(1, &self.observation_space, &self.action_space, &obs, masks.as_deref())?;
         let (obs, masks) = (E::Obs::elements(obs).expect(CHECKED), masks.unwrap_or_default());
         let env = &mut self.envs[env_idx];
         env.reset(&mut Rng::new(self.seed, self.first_env + env_idx as u32, self.steps, Purpose::Restart), obs);
@@ -374,211 +380,4 @@ impl<E: Env> VecEnv for SyncVecEnv<E> {
         (self.envs, self.seed, self.steps) = (envs, saved.seed, saved.steps);
         Ok(())
     }
-}
-
-/// N environments in fixed slices, stepped by the threads of a [`Pool`].
-///
-/// Equal to [`SyncVecEnv`] bit for bit.
-#[derive(Debug)]
-pub struct PooledVecEnv<V> {
-    slices: Vec<V>,
-    n_envs: usize,
-    pool: Pool,
-}
-
-/// Maximum number of slices, and minimum length of one.
-///
-/// Below 64 environments, handing work to another thread costs more than the work.
-const MAX_SLICES: usize = 64;
-const MIN_SLICE: usize = 64;
-
-impl<E: Env> PooledVecEnv<SyncVecEnv<E>> {
-    /// Creates `n_envs` copies of `env`, stepped by the threads of `pool`.
-    ///
-    /// # Panics
-    /// If `n_envs` is 0 or does not fit u32.
-    pub fn new(n_envs: usize, env: &E, pool: &Pool) -> Self {
-        Self::of(n_envs, pool, |range| SyncVecEnv::slice(range, env.clone()).with_isa(Isa::best()))
-    }
-}
-
-impl<V: VecEnv> PooledVecEnv<V> {
-    /// Creates `n_envs` environments in slices made by `slice` from ranges of indices.
-    ///
-    /// # Panics
-    /// If `n_envs` is 0 or does not fit u32.
-    pub fn of(n_envs: usize, pool: &Pool, slice: impl FnMut(Range<usize>) -> V) -> Self {
-        assert!(n_envs > 0 && u32::try_from(n_envs).is_ok(), "1 to 2^32 - 1 environments");
-        Self { slices: pool::slices(n_envs, MAX_SLICES, MIN_SLICE).map(slice).collect(), n_envs, pool: pool.clone() }
-    }
-}
-
-fn reset_slices<V: VecEnv>(slices: &mut [V], seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
-    let Some((first, rest)) = slices.split_first_mut() else { return Ok(()) };
-    let n = first.n_envs();
-    let d = first.observation_space().len();
-    let (obs_a, obs_b) = visit!(Obs, obs, |obs| obs.split_at_mut(n * d)).unzip();
-    let (masks_a, masks_b) = masks.map(|masks| masks.split_at_mut(n * first.action_space().len())).unzip();
-    first.reset_into(seed, obs_a, masks_a)?;
-    reset_slices(rest, seed, obs_b, masks_b)
-}
-
-impl<V: VecEnv> PooledVecEnv<V> {
-    /// Returns the slice with environment `env_idx`, and the environment's index there.
-    fn slice_of(&self, env_idx: usize) -> (usize, usize) {
-        let mut first = 0;
-        for (i, slice) in self.slices.iter().enumerate() {
-            if env_idx < first + slice.n_envs() {
-                return (i, env_idx - first);
-            }
-            first += slice.n_envs();
-        }
-        panic!("environment {env_idx} of {}", self.n_envs);
-    }
-}
-
-impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
-    fn n_envs(&self) -> usize {
-        self.n_envs
-    }
-
-    fn first_env(&self) -> u32 {
-        self.slices[0].first_env()
-    }
-
-    fn observation_space(&self) -> &Space {
-        self.slices[0].observation_space()
-    }
-
-    fn action_space(&self) -> &ActionSpace {
-        self.slices[0].action_space()
-    }
-
-    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
-        // Everything that could fail in one slice is checked before any slice resets.
-        StepLens::check_reset(self.n_envs, (self.observation_space(), self.action_space()), &obs, masks.as_deref())?;
-        reset_slices(&mut self.slices, seed, obs, masks)
-    }
-
-    fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
-        // Everything that could fail in one slice is checked before any slice steps.
-        steps.check(self.n_envs, self.observation_space(), self.action_space())?;
-        let mut work = Vec::with_capacity(self.slices.len());
-        let mut rest = steps;
-        for slice in &mut self.slices {
-            let (first, others) = rest.split_at(slice.n_envs());
-            rest = others;
-            work.push((slice, Some(first), Ok(())));
-        }
-        self.pool.each(&mut work, &|(slice, steps, result)| {
-            if let Some(steps) = steps.take() {
-                *result = slice.step_into(steps);
-            }
-        });
-        work.into_iter().try_for_each(|(.., result)| result)
-    }
-
-    fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
-        let (slice, env_idx) = self.slice_of(env_idx);
-        self.slices[slice].restart(env_idx, obs, masks)
-    }
-
-    fn repeat_step(&mut self, env_idx: usize, steps: StepSlicesMut<'_>) -> Result<(), Error> {
-        let (slice, env_idx) = self.slice_of(env_idx);
-        self.slices[slice].repeat_step(env_idx, steps)
-    }
-
-    fn raw_rewards(&self, mut rewards: &mut [f32]) {
-        for slice in &self.slices {
-            let (first, rest) = rewards.split_at_mut(slice.n_envs());
-            slice.raw_rewards(first);
-            rewards = rest;
-        }
-    }
-
-    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
-        let (slice, env_idx) = self.slice_of(env_idx);
-        self.slices[slice].render(env_idx, canvas);
-    }
-
-    fn save(&self) -> Result<Vec<u8>, Error> {
-        let slices = self.slices.iter().map(VecEnv::save).collect::<Result<Vec<_>, _>>()?;
-        codec::encode(&slices)
-    }
-
-    fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let slices: Vec<Vec<u8>> = codec::decode(bytes)?;
-        if slices.len() != self.slices.len() {
-            return Err(Error::BadState(format!("it holds {} slices, not {}", slices.len(), self.slices.len())));
-        }
-        let before = self.save()?;
-        let loaded = self.slices.iter_mut().zip(&slices).try_for_each(|(slice, bytes)| slice.load(bytes));
-        if loaded.is_err() {
-            let slices: Vec<Vec<u8>> = codec::decode(&before)?;
-            self.slices.iter_mut().zip(&slices).try_for_each(|(slice, bytes)| slice.load(bytes))?;
-        }
-        loaded
-    }
-}
-
-/// Environments made at run time, such as those of another process.
-///
-/// A trait because this crate starts no process: implemented by the worker processes of rl-runtime, and by tests.
-pub trait Batches: Debug + Sync {
-    /// Spaces of observations and actions.
-    fn spaces(&self) -> (Space, ActionSpace);
-
-    /// Estimated memory of a process that steps them, in bytes; by default none.
-    fn bytes_per_worker(&self) -> u64 {
-        0
-    }
-
-    /// Creates the environments `range` of a larger batch.
-    ///
-    /// # Errors
-    /// [`Error::Outside`] if they cannot be made.
-    fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error>;
-
-    /// Constructor of one environment as a [`BlockingEnv`](crate::BlockingEnv).
-    ///
-    /// By default none: environments step in batches only.
-    fn blocking(&'static self) -> Option<MakeBlocking> {
-        None
-    }
-
-    /// Share of its time for which one environment computes, measured for a moment.
-    ///
-    /// Small if environments mostly wait, for instance for a server. By default not known.
-    ///
-    /// # Errors
-    /// Errors of the environment.
-    fn busy(&'static self, _seed: u64) -> Result<Option<f64>, Error> {
-        Ok(None)
-    }
-
-    /// Directory that holds the environments' module.
-    ///
-    /// Empty if the module is found from every directory.
-    fn path(&self) -> &str {
-        ""
-    }
-
-    /// Limits times, and the replacements of whatever steps a batch.
-    fn limit(&self, _limits: &Limits) {}
-
-    /// Closes all environments, and waits for them.
-    fn close(&self) {}
-}
-
-/// Limits of whatever steps the environments of [`Batches`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Longest start, up to the first observations.
-    pub start: Duration,
-    /// Longest step.
-    pub call: Duration,
-    /// Longest wait for environments that close.
-    pub close: Duration,
-    /// Replacements.
-    pub max_restarts: u32,
 }

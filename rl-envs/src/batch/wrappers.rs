@@ -27,7 +27,8 @@ use std::cell::Cell;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, ActionSpace, Canvas, Env, Error, ObsSliceMut, Rng, Space, Step, StepSlicesMut, VecEnv, numerics::codec};
+pub use crate::batch::rewards::{Episode, EpisodeStats, RewardClip};
+use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step, VecEnv};
 
 /// Wrappers of any environment of the catalog, as values; by default none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,6 +89,23 @@ impl Wrappers {
     }
 }
 
+/// Methods of an [`Env`] that these wrappers take over as they are.
+macro_rules! inherited {
+    (|$self:ident| $env:expr) => {
+        fn action_space(&$self) -> ActionSpace {
+            $env.action_space()
+        }
+
+        fn mask(&$self, mask: &mut [u8]) {
+            $env.mask(mask);
+        }
+
+        fn render(&$self, canvas: &mut Canvas) {
+            $env.render(canvas);
+        }
+    };
+}
+
 /// An environment whose episodes are truncated after `max_steps` steps.
 ///
 /// It never sets `terminated`; a step may set both flags.
@@ -126,12 +144,10 @@ impl<E: Env> Env for TimeLimit<E> {
     type Obs = E::Obs;
     type State = TimeLimitState<E::State>;
 
+    inherited!(|self| self.env);
+
     fn observation_space(&self) -> Space {
         self.env.observation_space()
-    }
-
-    fn action_space(&self) -> ActionSpace {
-        self.env.action_space()
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
@@ -146,16 +162,8 @@ impl<E: Env> Env for TimeLimit<E> {
         Step { truncated: step.truncated | (self.elapsed >= self.max_steps), ..step }
     }
 
-    fn mask(&self, mask: &mut [u8]) {
-        self.env.mask(mask);
-    }
-
     fn heap_bytes(&self) -> usize {
         self.env.heap_bytes()
-    }
-
-    fn render(&self, canvas: &mut Canvas) {
-        self.env.render(canvas);
     }
 
     fn state(&self) -> Option<Self::State> {
@@ -200,12 +208,10 @@ impl<E: Env> Env for ActionRepeat<E> {
     type Obs = E::Obs;
     type State = E::State;
 
+    inherited!(|self| self.env);
+
     fn observation_space(&self) -> Space {
         self.env.observation_space()
-    }
-
-    fn action_space(&self) -> ActionSpace {
-        self.env.action_space()
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
@@ -225,16 +231,8 @@ impl<E: Env> Env for ActionRepeat<E> {
         sum
     }
 
-    fn mask(&self, mask: &mut [u8]) {
-        self.env.mask(mask);
-    }
-
     fn heap_bytes(&self) -> usize {
         self.env.heap_bytes()
-    }
-
-    fn render(&self, canvas: &mut Canvas) {
-        self.env.render(canvas);
     }
 
     fn state(&self) -> Option<E::State> {
@@ -318,12 +316,10 @@ impl<E: Env> Env for Pixels<E> {
     type Obs = u8;
     type State = E::State;
 
+    inherited!(|self| self.env);
+
     fn observation_space(&self) -> Space {
         Space::bytes(&[1, self.side, self.side], u8::MAX, 1.0 / 255.0)
-    }
-
-    fn action_space(&self) -> ActionSpace {
-        self.env.action_space()
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: &mut [u8]) {
@@ -337,16 +333,8 @@ impl<E: Env> Env for Pixels<E> {
         step
     }
 
-    fn mask(&self, mask: &mut [u8]) {
-        self.env.mask(mask);
-    }
-
     fn heap_bytes(&self) -> usize {
         self.env.heap_bytes() + size_of_val(&self.own[..]) + 3 * self.side * self.side
-    }
-
-    fn render(&self, canvas: &mut Canvas) {
-        self.env.render(canvas);
     }
 
     fn state(&self) -> Option<E::State> {
@@ -398,12 +386,10 @@ impl<E: Env> Env for FrameStack<E> {
     type Obs = E::Obs;
     type State = FrameStackState<E::State, E::Obs>;
 
+    inherited!(|self| self.env);
+
     fn observation_space(&self) -> Space {
         self.env.observation_space().stacked(self.frames.len() / self.d)
-    }
-
-    fn action_space(&self) -> ActionSpace {
-        self.env.action_space()
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
@@ -423,16 +409,8 @@ impl<E: Env> Env for FrameStack<E> {
         step
     }
 
-    fn mask(&self, mask: &mut [u8]) {
-        self.env.mask(mask);
-    }
-
     fn heap_bytes(&self) -> usize {
         self.env.heap_bytes() + size_of_val(&self.frames[..])
-    }
-
-    fn render(&self, canvas: &mut Canvas) {
-        self.env.render(canvas);
     }
 
     fn state(&self) -> Option<Self::State> {
@@ -447,233 +425,5 @@ impl<E: Env> Env for FrameStack<E> {
         self.env.set_state(state.env)?;
         self.frames = state.frames;
         Ok(())
-    }
-}
-
-/// An ended episode.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Episode {
-    /// Index of the environment in the batch.
-    pub env_idx: usize,
-    /// Sum of the rewards, not discounted.
-    pub episode_return: f64,
-    /// Number of steps.
-    pub length: u32,
-}
-
-/// A batch that records return and length of each episode.
-#[derive(Clone, Debug)]
-pub struct EpisodeStats<V> {
-    envs: V,
-    running: Vec<Episode>, // (N)
-    finished: Vec<Episode>,
-    raw: Vec<f32>, // (N)
-}
-
-/// Adds a step to an episode, which is finished if `done`.
-fn count(episode: &mut Episode, reward: f32, done: bool, finished: &mut Vec<Episode>) {
-    episode.episode_return += f64::from(reward);
-    episode.length += 1;
-    if done {
-        finished.push(*episode);
-        (episode.episode_return, episode.length) = (0.0, 0);
-    }
-}
-
-/// Saved state of [`EpisodeStats`].
-#[derive(Serialize, Deserialize)]
-struct SavedStats {
-    envs: Vec<u8>,
-    running: Vec<Episode>,
-    finished: Vec<Episode>,
-}
-
-impl<V: VecEnv> EpisodeStats<V> {
-    /// Wraps `envs`.
-    #[must_use]
-    pub fn new(envs: V) -> Self {
-        let running = Self::start(envs.n_envs());
-        Self { raw: vec![0.0; envs.n_envs()], envs, running, finished: Vec::new() }
-    }
-
-    fn start(n_envs: usize) -> Vec<Episode> {
-        (0..n_envs).map(|env_idx| Episode { env_idx, episode_return: 0.0, length: 0 }).collect()
-    }
-
-    /// Returns the episodes that ended since the last call, in order of their ends.
-    ///
-    /// Episodes of the same step are in order of their index. They are kept until taken, even over a reset.
-    pub fn take_finished(&mut self) -> Vec<Episode> {
-        std::mem::take(&mut self.finished)
-    }
-}
-
-impl<V: VecEnv> VecEnv for EpisodeStats<V> {
-    fn n_envs(&self) -> usize {
-        self.envs.n_envs()
-    }
-
-    fn first_env(&self) -> u32 {
-        self.envs.first_env()
-    }
-
-    fn observation_space(&self) -> &Space {
-        self.envs.observation_space()
-    }
-
-    fn action_space(&self) -> &ActionSpace {
-        self.envs.action_space()
-    }
-
-    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
-        self.envs.reset_into(seed, obs, masks)?;
-        self.running = Self::start(self.envs.n_envs());
-        Ok(())
-    }
-
-    fn step_into(&mut self, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
-        self.envs.step_into(steps.view_mut())?;
-        let ends = steps.terminated.iter().zip(&*steps.truncated).map(|(terminated, truncated)| terminated | truncated != 0);
-        self.raw.copy_from_slice(steps.rewards);
-        self.envs.raw_rewards(&mut self.raw);
-        for ((episode, &reward), done) in self.running.iter_mut().zip(&self.raw).zip(ends) {
-            count(episode, reward, done, &mut self.finished);
-        }
-        Ok(())
-    }
-
-    /// Restarts an environment; its episode counts only if its last step ended it.
-    fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
-        self.envs.restart(env_idx, obs, masks)?;
-        self.running[env_idx] = Episode { env_idx, episode_return: 0.0, length: 0 };
-        Ok(())
-    }
-
-    fn repeat_step(&mut self, env_idx: usize, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
-        self.envs.repeat_step(env_idx, steps.view_mut())?;
-        self.raw[env_idx] = steps.rewards[0];
-        self.envs.raw_rewards(&mut self.raw);
-        let done = steps.terminated[0] | steps.truncated[0] != 0;
-        count(&mut self.running[env_idx], self.raw[env_idx], done, &mut self.finished);
-        Ok(())
-    }
-
-    fn faults(&self) -> &[(usize, String)] {
-        self.envs.faults()
-    }
-
-    fn raw_rewards(&self, rewards: &mut [f32]) {
-        self.envs.raw_rewards(rewards);
-    }
-
-    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
-        self.envs.render(env_idx, canvas);
-    }
-
-    fn save(&self) -> Result<Vec<u8>, Error> {
-        let (running, finished) = (self.running.clone(), self.finished.clone());
-        codec::encode(&SavedStats { envs: self.envs.save()?, running, finished })
-    }
-
-    fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let saved: SavedStats = codec::decode(bytes)?;
-        let n = self.envs.n_envs();
-        let in_order = saved.running.iter().map(|episode| episode.env_idx).eq(0..n);
-        if !in_order || saved.finished.iter().any(|episode| episode.env_idx >= n) {
-            return Err(Error::BadState(format!("its episodes are not those of {n} environments")));
-        }
-        self.envs.load(&saved.envs)?;
-        (self.running, self.finished) = (saved.running, saved.finished);
-        Ok(())
-    }
-}
-
-/// A batch with rewards clipped to bounds; NaN stays NaN.
-#[derive(Clone, Debug)]
-pub struct RewardClip<V> {
-    envs: V,
-    low: f32,
-    high: f32,
-    raw: Vec<f32>, // (N)
-}
-
-impl<V: VecEnv> RewardClip<V> {
-    /// Clips the rewards of `envs` to `low` and `high`.
-    ///
-    /// # Panics
-    /// If `low` exceeds `high`, or either is NaN.
-    #[must_use]
-    pub fn new(envs: V, low: f32, high: f32) -> Self {
-        assert!(low <= high, "rewards are clipped to [{low}, {high}]");
-        Self { raw: vec![0.0; envs.n_envs()], envs, low, high }
-    }
-
-    /// Returns the inner batch, for example for its episodes.
-    ///
-    /// Stepping it directly gives rewards without clipping.
-    pub fn envs_mut(&mut self) -> &mut V {
-        &mut self.envs
-    }
-}
-
-impl<V: VecEnv> VecEnv for RewardClip<V> {
-    fn n_envs(&self) -> usize {
-        self.envs.n_envs()
-    }
-
-    fn first_env(&self) -> u32 {
-        self.envs.first_env()
-    }
-
-    fn observation_space(&self) -> &Space {
-        self.envs.observation_space()
-    }
-
-    fn action_space(&self) -> &ActionSpace {
-        self.envs.action_space()
-    }
-
-    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
-        self.envs.reset_into(seed, obs, masks)
-    }
-
-    fn step_into(&mut self, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
-        self.envs.step_into(steps.view_mut())?;
-        self.raw.copy_from_slice(steps.rewards);
-        self.envs.raw_rewards(&mut self.raw);
-        steps.rewards.iter_mut().for_each(|reward| *reward = reward.clamp(self.low, self.high));
-        Ok(())
-    }
-
-    fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
-        self.envs.restart(env_idx, obs, masks)
-    }
-
-    fn repeat_step(&mut self, env_idx: usize, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
-        self.envs.repeat_step(env_idx, steps.view_mut())?;
-        self.raw[env_idx] = steps.rewards[0];
-        self.envs.raw_rewards(&mut self.raw);
-        steps.rewards.iter_mut().for_each(|reward| *reward = reward.clamp(self.low, self.high));
-        Ok(())
-    }
-
-    fn faults(&self) -> &[(usize, String)] {
-        self.envs.faults()
-    }
-
-    fn raw_rewards(&self, rewards: &mut [f32]) {
-        rewards.copy_from_slice(&self.raw);
-    }
-
-    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
-        self.envs.render(env_idx, canvas);
-    }
-
-    fn save(&self) -> Result<Vec<u8>, Error> {
-        self.envs.save()
-    }
-
-    fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.envs.load(bytes)
     }
 }

@@ -5,16 +5,15 @@
 
 use std::ops::Range;
 
-use crate::batch::vec_env::Batches;
+use crate::batch::outside::Batches;
+use crate::check::run::{ENDLESS, row};
 use crate::check::{Check, Found, Outcome};
-use crate::{ActionSpace, Actions, Error, RandomActions, Steps};
+use crate::{ActionSpace, Actions, Error, RandomActions, Spaces, Steps};
 
 /// Environments of a recorded batch.
 const N_ENVS: usize = 3;
 /// Steps of a recording.
 const N_STEPS: usize = 300;
-/// Steps after which an episode counts as endless.
-const ENDLESS: usize = 20_000;
 /// Seed of the actions, which is the same for every seed of environments.
 const ACTION_SEED: u64 = 17;
 
@@ -122,22 +121,19 @@ impl Recording {
 fn seen(steps: &Steps, i: usize) -> Seen {
     let n = steps.rewards.len();
     let d = steps.obs.len() / n;
-    let row = |rows: &crate::ObsRows| {
-        rows.as_slice().row(i, d).either(<[f32]>::to_vec, |row| row.iter().map(|&x| f32::from(x)).collect())
-    };
     let mask = steps.masks.as_ref().map(|[masks, _]| masks[i * masks.len() / n..(i + 1) * masks.len() / n].to_vec());
     Seen {
-        obs: row(&steps.obs),
+        obs: row(&steps.obs, i, d),
         reward: steps.rewards[i],
         terminated: steps.terminated[i],
         truncated: steps.truncated[i],
-        final_obs: steps.done(i).then(|| row(&steps.final_obs)),
+        final_obs: steps.done(i).then(|| row(&steps.final_obs, i, d)),
         mask: mask.unwrap_or_default(),
     }
 }
 
 fn spaces(batches: &'static dyn Batches) -> Found {
-    let (space, actions) = batches.spaces();
+    let Spaces { obs: space, actions } = batches.spaces();
     let in_order =
         |low: &[f32], high: &[f32]| low.iter().zip(high).position(|(low, high)| low.is_nan() || high.is_nan() || low > high);
     let bad = in_order(space.low(), space.high()).map(|i| format!("bounds {i} of the observations"));
@@ -159,7 +155,7 @@ fn finite(batches: &'static dyn Batches) -> Found {
 }
 
 fn observations_in_space(batches: &'static dyn Batches) -> Found {
-    let (space, _) = batches.spaces();
+    let space = batches.spaces().obs;
     for (place, seen) in record(batches, 0..N_ENVS, 2, N_STEPS)?.seen() {
         for obs in [Some(&seen.obs), seen.final_obs.as_ref()].into_iter().flatten() {
             let categories = space.categories().iter().zip(obs).enumerate();
@@ -233,7 +229,7 @@ fn batch(batches: &'static dyn Batches) -> Found {
 }
 
 fn legal_actions(batches: &'static dyn Batches) -> Found {
-    let (_, actions) = batches.spaces();
+    let actions = batches.spaces().actions;
     if !actions.masked() {
         return Ok(Outcome::Skipped("the action space has no masks".into()));
     }

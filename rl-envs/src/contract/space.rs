@@ -212,6 +212,15 @@ pub enum ActionKind {
     },
 }
 
+/// Spaces of one environment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spaces {
+    /// Observation space.
+    pub obs: Space,
+    /// Action space.
+    pub actions: ActionSpace,
+}
+
 impl ActionSpace {
     /// Kind of the actions.
     #[must_use]

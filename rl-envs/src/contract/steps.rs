@@ -235,7 +235,7 @@ impl StepSlicesMut<'_> {
 impl StepLens {
     /// Lengths of `n` rows, with observations of `d` elements each.
     #[must_use]
-    pub fn rows(n: usize, (dtype, d): (Dtype, usize), actions: ActionKind) -> Self {
+    pub fn rows(n: usize, dtype: Dtype, d: usize, actions: ActionKind) -> Self {
         let obs = Obs::new(dtype, || n.saturating_mul(d), || n.saturating_mul(d));
         let (actions, mask) = match actions {
             ActionKind::Discrete { masked } => (Actions::Discrete(n), masked),
@@ -248,7 +248,7 @@ impl StepLens {
     /// Lengths of one step of `n_envs` environments with these spaces.
     #[must_use]
     pub fn batch(n_envs: usize, obs: &Space, actions: &ActionSpace) -> Self {
-        Self::rows(n_envs, (obs.dtype(), obs.len()), actions.kind())
+        Self::rows(n_envs, obs.dtype(), obs.len(), actions.kind())
     }
 
     /// Checks the columns that a reset of `n_envs` environments writes.
@@ -257,7 +257,8 @@ impl StepLens {
     /// [`Error::Kind`] or [`Error::Length`] if a column does not fit.
     pub fn check_reset(
         n_envs: usize,
-        (space, actions): (&Space, &ActionSpace),
+        space: &Space,
+        actions: &ActionSpace,
         obs: &ObsSliceMut<'_>,
         masks: Option<&[u8]>,
     ) -> Result<(), Error> {
@@ -333,7 +334,7 @@ mod tests {
 
     #[test]
     fn the_first_column_that_differs_is_named() {
-        let expected = StepLens::rows(5, (Dtype::F32, 4), ActionKind::Discrete { masked: Some(2) });
+        let expected = StepLens::rows(5, Dtype::F32, 4, ActionKind::Discrete { masked: Some(2) });
         assert!(expected.check(&expected).is_ok());
         for (found, message) in [
             (StepLens { rewards: 4, ..expected }, "rewards: expected 5 elements, found 4"),

@@ -12,7 +12,7 @@ use rl_agents::ranks::Ranks;
 use rl_agents::settings::{Key, Settings};
 use rl_agents::{Agent, DeviceCollector, Layout, NetConfig, Policy, Schedule, Snapshot};
 use rl_buffer::{Memory, RolloutShape};
-use rl_envs::{ActionSpace, Space};
+use rl_envs::Spaces;
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
@@ -27,7 +27,7 @@ pub type Concern = (Vec<&'static str>, String);
 #[derive(Clone)]
 pub struct Build<'a> {
     /// Spaces of observations and actions, wrappers included.
-    pub spaces: (Space, ActionSpace),
+    pub spaces: Spaces,
     /// Settings of the networks.
     pub net: &'a NetConfig,
     /// Number of environments N of a rollout.
@@ -57,7 +57,7 @@ impl Build<'_> {
     /// Returns the shape of a rollout of `n_steps` steps.
     #[must_use]
     pub fn rollout(&self, n_steps: usize) -> RolloutShape {
-        let (obs, actions) = &self.spaces;
+        let Spaces { obs, actions } = &self.spaces;
         RolloutShape::new(n_steps, self.n_envs, obs, actions)
     }
 }
@@ -145,7 +145,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
     fn check(&self, n_envs: usize) -> Option<Concern>;
 
     /// Finds a problem of the settings with an environment.
-    fn fits(&self, env: &str, spaces: &(Space, ActionSpace), net: &NetConfig) -> Option<Concern>;
+    fn fits(&self, env: &str, spaces: &Spaces, net: &NetConfig) -> Option<Concern>;
 
     /// Returns warnings of settings that are allowed and may surprise.
     fn warnings(&self, _n_envs: usize) -> Vec<String> {

@@ -7,7 +7,7 @@ use rl_agents::{
     A2c, A2cConfig, ActorCritic, DeterministicPolicy, Dqn, DqnConfig, Layout, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Sac,
     SacConfig, Snapshot, SquashedGaussian, Td3, Td3Config,
 };
-use rl_envs::{ActionSpace, Space};
+use rl_envs::{ActionSpace, Spaces};
 
 use crate::Error;
 use crate::config::RunConfig;
@@ -120,7 +120,9 @@ fn checked_together(keys: &'static [Key]) -> Vec<&'static str> {
     ["n_envs"].into_iter().chain(found.map(|key| key.name)).collect()
 }
 
-fn actor_critic(Build { spaces: (obs, actions), net, seed, fresh, .. }: &Build<'_>) -> Result<ActorCritic, rl_agents::Error> {
+fn actor_critic(
+    Build { spaces: Spaces { obs, actions }, net, seed, fresh, .. }: &Build<'_>,
+) -> Result<ActorCritic, rl_agents::Error> {
     if *fresh { ActorCritic::new(obs, actions, net, *seed) } else { ActorCritic::unset(obs, actions, net) }
 }
 
@@ -146,7 +148,7 @@ macro_rules! on_policy {
                 concern(&checked_together(Self::KEYS), self.check(n_envs))
             }
 
-            fn fits(&self, _: &str, (obs, _): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
+            fn fits(&self, _: &str, Spaces { obs, .. }: &Spaces, net: &NetConfig) -> Option<Concern> {
                 concern(&["conv", "precision", "learner"], net.check(obs))
             }
 
@@ -181,7 +183,7 @@ on_policy!(A2cConfig, A2c, |_a2c| 1);
 
 /// Builds DQN's network.
 fn q_network(dqn: &DqnConfig, build: &Build<'_>) -> Result<QNetwork, rl_agents::Error> {
-    let Build { spaces: (obs, actions), net, seed, fresh, .. } = build;
+    let Build { spaces: Spaces { obs, actions }, net, seed, fresh, .. } = build;
     if *fresh { QNetwork::new(obs, actions, net, dqn.dueling, *seed) } else { QNetwork::unset(obs, actions, net, dqn.dueling) }
 }
 
@@ -207,7 +209,7 @@ impl Algorithm for DqnConfig {
         concern(&["dqn.batch_size", "dqn.buffer_size"], self.check())
     }
 
-    fn fits(&self, env: &str, (obs, actions): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
+    fn fits(&self, env: &str, Spaces { obs, actions }: &Spaces, net: &NetConfig) -> Option<Concern> {
         if !matches!(actions, ActionSpace::Discrete { .. }) {
             let kind = if actions.n_discrete().is_some() { "several at once" } else { "continuous" };
             let text = format!("algo is dqn, which needs discrete actions, but {env}'s are {kind}; choose ppo or a2c");
@@ -242,7 +244,7 @@ impl Algorithm for DqnConfig {
     }
 
     fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
-        let (obs, actions) = &build.spaces;
+        let Spaces { obs, actions } = &build.spaces;
         let network = q_network(self, build)?;
         let n_envs = build.n_envs * build.n_collectors;
         let dqn = Dqn::new_in(network, self.clone(), (obs, actions), n_envs, build.seed, &build.replay)?;
@@ -283,7 +285,7 @@ fn on_cpu(algo: &str, build: &Build<'_>) -> Result<(), Error> {
 
 /// Builds SAC's policy.
 fn squashed(build: &Build<'_>) -> Result<SquashedGaussian, rl_agents::Error> {
-    let Build { spaces: (obs, actions), net, seed, fresh, .. } = build;
+    let Build { spaces: Spaces { obs, actions }, net, seed, fresh, .. } = build;
     if *fresh { SquashedGaussian::new(obs, actions, net, *seed) } else { SquashedGaussian::unset(obs, actions, net) }
 }
 
@@ -307,7 +309,7 @@ impl Algorithm for SacConfig {
         concern(&["sac.batch_size", "sac.buffer_size"], self.check())
     }
 
-    fn fits(&self, env: &str, (obs, actions): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
+    fn fits(&self, env: &str, Spaces { obs, actions }: &Spaces, net: &NetConfig) -> Option<Concern> {
         discrete("sac", env, actions).or_else(|| concern(SCALED, SquashedGaussian::check(obs, actions, net)))
     }
 
@@ -323,7 +325,7 @@ impl Algorithm for SacConfig {
 
     fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
         on_cpu("sac", build)?;
-        let (obs, actions) = &build.spaces;
+        let Spaces { obs, actions } = &build.spaces;
         let n_envs = build.n_envs * build.n_collectors;
         let sac = Sac::new_in(squashed(build)?, self.clone(), obs, actions, n_envs, build.seed, &build.replay)?;
         Ok((Box::new(sac), None))
@@ -332,7 +334,7 @@ impl Algorithm for SacConfig {
 
 /// Builds TD3's policy.
 fn deterministic(build: &Build<'_>) -> Result<DeterministicPolicy, rl_agents::Error> {
-    let Build { spaces: (obs, actions), net, seed, fresh, .. } = build;
+    let Build { spaces: Spaces { obs, actions }, net, seed, fresh, .. } = build;
     if *fresh { DeterministicPolicy::new(obs, actions, net, *seed) } else { DeterministicPolicy::unset(obs, actions, net) }
 }
 
@@ -355,7 +357,7 @@ impl Algorithm for Td3Config {
         concern(&["td3.batch_size", "td3.buffer_size"], self.check())
     }
 
-    fn fits(&self, env: &str, (obs, actions): &(Space, ActionSpace), net: &NetConfig) -> Option<Concern> {
+    fn fits(&self, env: &str, Spaces { obs, actions }: &Spaces, net: &NetConfig) -> Option<Concern> {
         discrete("td3", env, actions).or_else(|| concern(SCALED, DeterministicPolicy::check(obs, actions, net)))
     }
 
@@ -372,7 +374,7 @@ impl Algorithm for Td3Config {
 
     fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
         on_cpu("td3", build)?;
-        let (obs, actions) = &build.spaces;
+        let Spaces { obs, actions } = &build.spaces;
         let n_envs = build.n_envs * build.n_collectors;
         let td3 = Td3::new_in(deterministic(build)?, self.clone(), obs, actions, n_envs, build.seed, &build.replay)?;
         Ok((Box::new(td3), None))

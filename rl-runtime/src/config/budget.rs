@@ -9,7 +9,7 @@ use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{ActorCritic, LearnerKind, NetConfig, NetSize, QNetwork};
 use rl_buffer::{PrioritizedReplayBuffer, ReplayBuffer, RolloutShape, TransitionShape, memory};
 use rl_envs::catalog::Entry;
-use rl_envs::{ActionSpace, Space};
+use rl_envs::{ActionSpace, Space, Spaces};
 
 use crate::config::Drive;
 use crate::config::algo::Traits;
@@ -91,8 +91,7 @@ pub(crate) fn in_words(bytes: u128) -> String {
 
 impl Budget {
     /// Creates a budget of `n_envs` environments and `rollouts` rollouts of `n_steps`.
-    fn new(spaces: (Space, ActionSpace), bytes_per_env: usize, n_envs: usize, n_steps: usize, rollouts: usize) -> Self {
-        let (obs, actions) = spaces;
+    fn new(Spaces { obs, actions }: Spaces, bytes_per_env: usize, n_envs: usize, n_steps: usize, rollouts: usize) -> Self {
         let (n_envs, n_steps, rollouts) = (n_envs as u64, n_steps as u64, rollouts as u64);
         let (bytes_per_env, names) = (bytes_per_env as u64, SETTINGS);
         Self {
@@ -173,9 +172,11 @@ impl Budget {
     /// Creates the budget of a bench that fills rollouts, with PPO if it learns.
     #[cfg(feature = "cli")]
     pub(crate) fn bench(
-        spaces: (Space, ActionSpace),
+        spaces: Spaces,
         bytes_per_env: usize,
-        (n_envs, n_steps, rollouts): (usize, usize, usize),
+        n_envs: usize,
+        n_steps: usize,
+        rollouts: usize,
         learning: Option<(&NetConfig, usize)>,
     ) -> Self {
         let nets = learning.map(|(config, minibatch)| Nets {
@@ -194,7 +195,7 @@ impl Budget {
     /// Creates the budget of a replay memory's bench.
     #[cfg(feature = "cli")]
     pub(crate) fn replay(shape: TransitionShape, capacity: usize, prioritized: bool, in_file: bool) -> Self {
-        let spaces = (Space::vector(&[0.0], &[0.0]), ActionSpace::Discrete { n: 1, masked: false });
+        let spaces = Spaces { obs: Space::vector(&[0.0], &[0.0]), actions: ActionSpace::Discrete { n: 1, masked: false } };
         Self { replay: Some((shape, capacity as u64, prioritized)), in_file, names: ARGUMENTS, ..Self::new(spaces, 0, 0, 0, 0) }
     }
 
@@ -437,7 +438,7 @@ mod tests {
         let error = budget("snake", Algo::PPO, &[&most[..], &[&hidden, "conv=[]"]].concat()).check().unwrap_err();
         assert!(error.to_string().contains("no single setting makes it fit"), "{error}");
         let spaces = catalog::find("cartpole").unwrap().spaces();
-        assert!(Budget::bench(spaces, usize::MAX, (usize::MAX, usize::MAX, 1000), None).check().is_err());
+        assert!(Budget::bench(spaces, usize::MAX, usize::MAX, usize::MAX, 1000, None).check().is_err());
     }
 
     #[test]

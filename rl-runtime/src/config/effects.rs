@@ -47,7 +47,7 @@ impl Config {
     #[must_use]
     pub fn warnings(&self, entry: &Entry) -> Vec<String> {
         let mut warnings = self.algo.settings().warnings(self.run.n_envs);
-        let (obs, _) = self.wrapped(entry).spaces();
+        let obs = self.wrapped(entry).spaces().obs;
         if let Some(shape) = pictures(&obs).filter(|_| self.net.conv.is_empty()) {
             let elsewhere = "; make pictures small and grey as well, with Gymnasium's AtariPreprocessing, or ResizeObservation and \
                              GrayscaleObservation, in a function that gym:MODULE:CALLABLE names";

@@ -272,7 +272,7 @@ fn may_block(config: &Config, entry: &Entry) -> bool {
 }
 
 fn remembers_stacks(config: &Config, entry: &Entry) -> bool {
-    config.replays() && entry.spaces().0.stack() > 1
+    config.replays() && entry.spaces().obs.stack() > 1
 }
 
 /// Says why those that share a training cannot do something, and what can.
@@ -326,7 +326,7 @@ mod tests {
     use std::ops::Range;
 
     use rl_envs::catalog::Batches;
-    use rl_envs::{Action, ActionSpace, Rng, Space, Step, VecEnv};
+    use rl_envs::{Action, ActionSpace, Rng, Space, Spaces, Step, VecEnv};
     use toml::{Table, Value};
 
     use super::*;
@@ -339,8 +339,9 @@ mod tests {
     }
 
     impl Batches for Workers {
-        fn spaces(&self) -> (Space, ActionSpace) {
-            (Space::vector(&[0.0; 2], &[1.0; 2]).stacked(self.stack), ActionSpace::Discrete { n: 2, masked: false })
+        fn spaces(&self) -> Spaces {
+            let obs = Space::vector(&[0.0; 2], &[1.0; 2]).stacked(self.stack);
+            Spaces { obs, actions: ActionSpace::Discrete { n: 2, masked: false } }
         }
 
         fn slice(&'static self, _: Range<usize>) -> Result<Box<dyn VecEnv>, rl_envs::Error> {

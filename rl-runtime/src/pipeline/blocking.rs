@@ -4,16 +4,16 @@
 //! finish. Faults are handled as described in [`faults`](crate::pipeline::faults).
 //! [`FirstComeCollector`](crate::pipeline::first_come::FirstComeCollector) builds rollouts from it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rl_envs::pool::panic_text;
-use rl_envs::{Action, ActionSpace, BlockingEnv, Element, EnvError, Purpose, Rng, Space, Step, rng};
+use rl_envs::{Action, ActionSpace, BlockingEnv, Purpose, Space, Spaces, Step, rng};
 
 use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crate::pipeline::calls::Calls;
+pub use crate::pipeline::env_thread::Make;
+use crate::pipeline::env_thread::{Call, Cell, Reply, Request, serve};
 use crate::pipeline::faults::{Breaker, Fault, FaultConfig, FaultCounts, Restarts, after, backoff};
 use crate::thread::spawn;
 use crate::{Error, interrupt, print};
@@ -24,42 +24,8 @@ pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Minimum wait for a reply.
 const SHORT: Duration = Duration::from_micros(50);
 
-/// Creates environment i on its own thread; called again for a replacement.
-pub type Make<E> = Arc<dyn Fn(usize) -> Result<E, EnvError> + Send + Sync>;
-
 /// Callback for faults: environment index, fault, and the action taken.
 pub type OnFault = Box<dyn FnMut(usize, &Fault, &str) + Send>;
-
-/// Call of an environment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Request {
-    Reset,
-    Step,
-}
-
-/// Buffers that travel to an environment and back.
-#[derive(Debug)]
-struct Cell<O> {
-    obs: Vec<O>,      // (D)
-    mask: Vec<u8>,    // (A), or empty without masks
-    vector: Vec<f32>, // (A), or empty for discrete actions
-    discrete: u32,
-}
-
-struct Call<O> {
-    ask: Request,
-    /// Lifetime step, the counter of the random numbers.
-    step: u64,
-    cell: Cell<O>,
-}
-
-struct Reply<O> {
-    env: usize,
-    generation: u64,
-    retries: u32,
-    cell: Cell<O>,
-    result: Result<Step, Fault>,
-}
 
 /// Event of an environment.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,81 +99,6 @@ pub struct BlockingEnvs<E: BlockingEnv> {
     stop: Arc<AtomicBool>,
 }
 
-/// Body of an environment's thread.
-fn serve<E: BlockingEnv>(
-    env_idx: usize,
-    generation: u64,
-    seed: u64,
-    config: &FaultConfig,
-    make: &Make<E>,
-    calls: &Receiver<Call<E::Obs>>,
-    answer: &Sender<Reply<E::Obs>>,
-) {
-    let mut env: Option<E> = None;
-    while let Ok(Call { ask, step, mut cell }) = calls.recv() {
-        let (index, mut retries) = (env_idx as u32, 0);
-        let call = catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                let outcome = attempt(&mut env, env_idx, make, ask, seed, step, &mut cell);
-                match outcome {
-                    Err(error) if error.may_repeat && retries < config.retries => {
-                        let uniform = rng::uniform(rng::block(seed, index, step, Purpose::Retry, retries)[0]);
-                        std::thread::sleep(backoff(config, retries, uniform));
-                        retries += 1;
-                    }
-                    outcome => return outcome.map_err(|error| Fault::Failed(error.cause)),
-                }
-            }
-        }));
-        let panicked = call.is_err();
-        let result = call.unwrap_or_else(|panic| Err(Fault::Panicked(panic_text(&*panic))));
-        let told = answer.send(Reply { env: env_idx, generation, retries, cell, result });
-        if panicked || told.is_err() {
-            break;
-        }
-    }
-    // An environment that has panicked may panic again in its destructor.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(env)));
-}
-
-/// Makes one attempt at a call.
-fn attempt<E: BlockingEnv>(
-    env: &mut Option<E>,
-    env_idx: usize,
-    make: &Make<E>,
-    ask: Request,
-    seed: u64,
-    step: u64,
-    cell: &mut Cell<E::Obs>,
-) -> Result<Step, EnvError> {
-    let env = match env {
-        Some(env) => env,
-        None => env.insert(make(env_idx)?),
-    };
-    let index = env_idx as u32;
-    let outcome = match ask {
-        Request::Reset => {
-            env.reset(&mut Rng::new(seed, index, step, Purpose::Reset), &mut cell.obs)?;
-            Step::default()
-        }
-        Request::Step => {
-            let action = if cell.vector.is_empty() { Action::Discrete(cell.discrete) } else { Action::Continuous(&cell.vector) };
-            env.step(action, &mut Rng::new(seed, index, step, Purpose::Step), &mut cell.obs)?
-        }
-    };
-    let cause = if !outcome.reward.is_finite() {
-        format!("the reward is {}", outcome.reward)
-    } else if let Some(dim) = cell.obs.iter().position(|x| !x.is_finite()) {
-        format!("element {dim} of the observation is not finite")
-    } else {
-        if !cell.mask.is_empty() {
-            env.mask(&mut cell.mask);
-        }
-        return Ok(outcome);
-    };
-    Err(EnvError { cause, may_repeat: false })
-}
-
 /// Returns a callback that warns of each environment's faults 1, 2, 4, 8 and so on.
 fn warn(n_envs: usize) -> OnFault {
     let mut counts = vec![0u64; n_envs];
@@ -228,19 +119,13 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
     ///
     /// # Errors
     /// [`Error::Thread`] if a thread cannot be spawned, [`rl_envs::Error::EnvCount`] if `n_envs` is 0.
-    pub fn new(
-        n_envs: usize,
-        spaces: (Space, ActionSpace),
-        make: Make<E>,
-        config: FaultConfig,
-        seed: u64,
-    ) -> Result<Self, Error> {
+    pub fn new(n_envs: usize, spaces: Spaces, make: Make<E>, config: FaultConfig, seed: u64) -> Result<Self, Error> {
         if n_envs == 0 {
             return Err(rl_envs::Error::EnvCount { n_envs }.into());
         }
         // Twice the size, because abandoned threads may still answer.
         let (answer, replies) = bounded(2 * n_envs);
-        let (observation_space, action_space) = spaces;
+        let Spaces { obs: observation_space, actions: action_space } = spaces;
         let mut envs = Self {
             make,
             breaker: Breaker::new(&config, n_envs),

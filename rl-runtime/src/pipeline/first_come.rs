@@ -10,14 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rl_agents::counts::ENV_STEPS;
-use rl_agents::{Acted, Acting, Choice, CollectorState, Episode, EvalConfig, Played, Policy, Scratch};
+use rl_agents::{Acted, Acting, Choice, CollectorState, Episode, Policy, Scratch};
 use rl_buffer::{ActionRows, ObsRows, Rollout, RolloutShape};
-use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, BoxedEnv, Constructor, Element, MakeBlocking, Obs, Space, Step, math};
+use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, Element, Step, math};
 
 use crate::Error;
-use crate::interrupt;
-use crate::pipeline::blocking::{BlockingEnvs, EnvEvent, POLL_INTERVAL};
-use crate::pipeline::faults::{FaultConfig, FaultCounts};
+use crate::pipeline::blocking::{BlockingEnvs, EnvEvent};
+use crate::pipeline::faults::FaultCounts;
 use crate::pipeline::{Collect, Filled};
 use crate::report::profile::{Phase, Track};
 
@@ -412,136 +411,4 @@ impl<E: BlockingEnv> Collect for FirstComeCollector<E> {
     fn stopper(&self) -> Arc<AtomicBool> {
         self.envs.stopper()
     }
-}
-
-/// Starts environments of an entry that blocks.
-fn start<O: Element>(
-    make: Constructor<O>,
-    spaces: (Space, ActionSpace),
-    n_envs: usize,
-    faults: FaultConfig,
-    seed: u64,
-) -> Result<BlockingEnvs<BoxedEnv<O>>, Error> {
-    BlockingEnvs::new(n_envs, spaces, Arc::new(move |_| Ok(make())), faults, seed)
-}
-
-/// Creates a collector for an entry that blocks.
-///
-/// # Errors
-/// The errors of [`BlockingEnvs::new`] and [`FirstComeCollector::new`].
-pub(crate) fn collector(
-    (make, spaces): (MakeBlocking, (Space, ActionSpace)),
-    n_envs: usize,
-    n_steps: usize,
-    faults: FaultConfig,
-    config: FirstComeConfig,
-    seed: u64,
-) -> Result<Box<dyn Collect>, Error> {
-    let collector: Box<dyn Collect> = match make {
-        Obs::F32(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, faults, seed)?, n_steps, config)?),
-        Obs::U8(make) => Box::new(FirstComeCollector::new(start(make, spaces, n_envs, faults, seed)?, n_steps, config)?),
-    };
-    Ok(collector)
-}
-
-/// Maximum environments of an evaluation.
-const MAX_PLAYING: usize = 64;
-
-/// Episodes in a row, broken by faults, after which an evaluation gives up.
-const MAX_BROKEN: u32 = 100;
-
-/// Plays `episodes` episodes in environments of an entry that blocks.
-///
-/// Returns `None` after an interrupt. Each environment plays a fixed number of episodes, so that short ones are not favoured.
-///
-/// # Errors
-/// The errors of the environments and of the policy, and [`Error::EpisodesBroken`].
-pub(crate) fn play(
-    (make, spaces): (MakeBlocking, (Space, ActionSpace)),
-    policy: &dyn Policy,
-    episodes: usize,
-    (config, faults): (&EvalConfig, FaultConfig),
-) -> Result<Option<Played>, Error> {
-    let n_envs = episodes.clamp(1, MAX_PLAYING);
-    match make {
-        Obs::F32(make) => play_in(start(make, spaces, n_envs, faults, config.seed)?, policy, episodes, config),
-        Obs::U8(make) => play_in(start(make, spaces, n_envs, faults, config.seed)?, policy, episodes, config),
-    }
-}
-
-fn play_in<E: BlockingEnv>(
-    mut envs: BlockingEnvs<E>,
-    policy: &dyn Policy,
-    episodes: usize,
-    config: &EvalConfig,
-) -> Result<Option<Played>, Error> {
-    let (n, a) = (envs.n_envs(), envs.action_space.len());
-    let mut left: Vec<usize> = (0..n).map(|env| (episodes + n - 1 - env) / n).collect();
-    let (mut running, mut played) = (vec![Episode::default(); n], Played::default());
-    let mut broken = vec![0; n];
-    let (mut events, mut scratch, mut step) = (Vec::new(), Scratch::default(), 0);
-    let (mut vector, mut log_prob, mut value) = (vec![0.0; a], [0.0], [0.0]);
-    let s = policy.state_len();
-    let mut states = vec![0.0; n * s];
-    while played.episodes.len() < episodes {
-        if interrupt::requested() {
-            return Ok(None);
-        }
-        match envs.recv_some(1, POLL_INTERVAL, &mut events) {
-            Err(error) if error.is_stop() => return Ok(None),
-            received => received?,
-        }
-        for (env, event) in events.drain(..) {
-            let episode = &mut running[env];
-            match event {
-                EnvEvent::Started => {
-                    *episode = Episode::default();
-                    states[env * s..(env + 1) * s].fill(0.0);
-                }
-                EnvEvent::Stepped(step) => {
-                    episode.episode_return += f64::from(step.reward);
-                    episode.length += 1;
-                    let cut = episode.length == config.max_steps && !step.done();
-                    if step.done() || cut {
-                        played.episodes.push(std::mem::take(episode));
-                        broken[env] = 0;
-                        played.cut += usize::from(cut);
-                        left[env] -= 1;
-                        if left[env] > 0 {
-                            envs.reset(env);
-                        }
-                        continue;
-                    }
-                }
-                EnvEvent::Faulted => {
-                    broken[env] += u32::from(std::mem::take(episode).length > 0);
-                    if broken[env] == MAX_BROKEN {
-                        return Err(Error::EpisodesBroken { env_idx: env, n: MAX_BROKEN });
-                    }
-                    continue;
-                }
-            }
-            if left[env] == 0 {
-                continue;
-            }
-            step += 1;
-            let seed = config.seed;
-            let choice = if config.stochastic { Choice::Sample { seed, step, first_env: env as u32 } } else { Choice::Greedy };
-            let acting = Acting { obs: E::Obs::slice(envs.obs(env)), masks: envs.mask(env), choice };
-            let mut discrete = [0];
-            let actions = match envs.action_space {
-                ActionSpace::Continuous { .. } => Actions::Continuous(&mut vector[..]),
-                _ => Actions::Discrete(&mut discrete[..]),
-            };
-            let states = &mut states[env * s..(env + 1) * s];
-            policy.act(acting, Acted { actions, log_probs: &mut log_prob, values: &mut value, states }, &mut scratch)?;
-            if let ActionSpace::Continuous { low, high } = &envs.action_space {
-                vector.iter_mut().zip(low.iter().zip(high)).for_each(|(x, (low, high))| *x = math::clamp(*x, *low, *high));
-                envs.send(env, Action::Continuous(&vector));
-            } else {
-                envs.send(env, Action::Discrete(discrete[0]));
-            }
-        }
-    }
-    Ok(Some(played))
 }

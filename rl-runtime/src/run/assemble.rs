@@ -8,15 +8,17 @@ use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_buffer::Rollout;
 use rl_cuda::Device;
 use rl_envs::catalog::{Entry, Limits};
-use rl_envs::{MakeBlocking, Pool, VecEnv, pool};
+use rl_envs::{Constructor, Element, MakeBlocking, Pool, VecEnv, either, pool};
 
 use crate::config::Drive;
 use crate::config::algo::{Build, Built};
+use crate::pipeline::blocking::BlockingEnvs;
 use crate::pipeline::faults::FaultConfig;
+use crate::pipeline::first_come::FirstComeCollector;
 use crate::pipeline::{Collect, rollout_memory};
 use crate::report::profile::nanos;
 use crate::sources::recording::Playback;
-use crate::{Config, Error, Mode, config::auto, pipeline::first_come, print};
+use crate::{Config, Error, Mode, config::auto, print};
 
 /// Makes the environments of a run on the CPU, or plays back their recording.
 ///
@@ -31,9 +33,7 @@ pub(crate) fn collector(
         return Ok(Box::new(Playback::open(config, &entry.spaces())?));
     }
     if let Some(make) = blocking(config, entry) {
-        let (n_envs, n_steps, seed) = (config.run.n_envs, config.n_steps(), config.run.seed);
-        let (faults, ready) = (config.faults_of(entry), config.first_come());
-        return first_come::collector((make, entry.spaces()), n_envs, n_steps, faults, ready, seed);
+        return either!(Obs, make, |make| first_come(config, entry, make));
     }
     let (n_envs, workers) = (config.run.n_envs, config.workers().div_ceil(config.n_devices()));
     let n_ranks = ranks.map_or(1, |ranks| ranks.n_ranks());
@@ -46,6 +46,18 @@ pub(crate) fn collector(
     let Some(ranks) = ranks else { return of_slices(config, entry.slices(n_envs, max_slices, min_len)?, pool) };
     let slices: Vec<_> = pool::slices(n_envs, max_slices, min_len).collect();
     Ok(with_settings(Collector::of_rank(ranks.clone(), &slices, |range| entry.slice(range), pool, config.run.seed)?, config))
+}
+
+/// Makes a collector of environments that answer first come.
+fn first_come<O: Element>(config: &Config, entry: &Entry, make: Constructor<O>) -> Result<Box<dyn Collect>, Error> {
+    let envs = BlockingEnvs::new(
+        config.run.n_envs,
+        entry.spaces(),
+        Arc::new(move |_| Ok(make())),
+        config.faults_of(entry),
+        config.run.seed,
+    )?;
+    Ok(Box::new(FirstComeCollector::new(envs, config.n_steps(), config.first_come())?))
 }
 
 /// Tells worker processes the handling of faults.

@@ -1,14 +1,16 @@
 //! Evaluation: episodes that judge a policy.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{Episode, EvalConfig, Played, Policy, evaluate_with};
+use rl_agents::{Acted, Acting, Choice, Episode, EvalConfig, Played, Policy, Scratch, evaluate_with};
 use rl_envs::catalog::Entry;
-use rl_envs::{Pool, pool};
+use rl_envs::{Action, ActionSpace, Actions, BlockingEnv, Element as _, Pool, either, math, pool};
 
+use crate::pipeline::blocking::{BlockingEnvs, EnvEvent, POLL_INTERVAL};
 use crate::pipeline::faults::FaultConfig;
-use crate::{Error, interrupt, pipeline::first_come};
+use crate::{Error, interrupt};
 
 /// Statistics of the episodes that judge a policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,6 +46,12 @@ impl Evaluation {
     }
 }
 
+/// Maximum environments of an evaluation, if they block.
+const MAX_BLOCKING: usize = 64;
+
+/// Episodes in a row, broken by faults, after which an evaluation gives up.
+const MAX_BROKEN: u32 = 100;
+
 /// Maximum environments per slice of an evaluation.
 ///
 /// Few enough that Ctrl-C is answered within a second.
@@ -78,7 +86,7 @@ pub fn evaluate_policy(
     config: &EvalConfig,
     pool: &Pool,
 ) -> Result<Option<Evaluation>, Error> {
-    evaluate(policy, entry, episodes, (config, FaultConfig::default()), pool)
+    evaluate(policy, entry, episodes, config, FaultConfig::default(), pool)
 }
 
 /// Plays episodes as [`evaluate_policy`] does, with a handling of faults.
@@ -86,11 +94,16 @@ pub(crate) fn evaluate(
     policy: &dyn Policy,
     entry: &Entry,
     episodes: usize,
-    (config, faults): (&EvalConfig, FaultConfig),
+    config: &EvalConfig,
+    faults: FaultConfig,
     pool: &Pool,
 ) -> Result<Option<Evaluation>, Error> {
     if let Some(make) = entry.make_blocking() {
-        let played = first_come::play((make, entry.spaces()), policy, episodes, (config, faults))?;
+        let (n_envs, spaces) = (episodes.clamp(1, MAX_BLOCKING), entry.spaces());
+        let played = either!(Obs, make, |make| {
+            let envs = BlockingEnvs::new(n_envs, spaces, Arc::new(move |_| Ok(make())), faults, config.seed)?;
+            play_blocking(envs, policy, episodes, config)?
+        });
         return Ok(played.map(|played| Evaluation::new(&played.episodes, played.cut)));
     }
     // Each slice is built by the thread that plays it, so that a million episodes need the memory of a few.
@@ -112,6 +125,86 @@ pub(crate) fn evaluate(
     let cut = played.iter().map(|played| played.cut).sum();
     let episodes: Vec<Episode> = played.into_iter().flat_map(|played| played.episodes).collect();
     Ok(Some(Evaluation::new(&episodes, cut)))
+}
+
+/// Plays episodes in environments that block.
+///
+/// Each environment plays a fixed number of episodes, so that short ones are not favoured.
+fn play_blocking<E: BlockingEnv>(
+    mut envs: BlockingEnvs<E>,
+    policy: &dyn Policy,
+    episodes: usize,
+    config: &EvalConfig,
+) -> Result<Option<Played>, Error> {
+    let (n, a) = (envs.n_envs(), envs.action_space.len());
+    let mut left: Vec<usize> = (0..n).map(|env| (episodes + n - 1 - env) / n).collect();
+    let (mut running, mut played) = (vec![Episode::default(); n], Played::default());
+    let mut broken = vec![0; n];
+    let (mut events, mut scratch, mut step) = (Vec::new(), Scratch::default(), 0);
+    let (mut vector, mut log_prob, mut value) = (vec![0.0; a], [0.0], [0.0]);
+    let s = policy.state_len();
+    let mut states = vec![0.0; n * s];
+    while played.episodes.len() < episodes {
+        if interrupt::requested() {
+            return Ok(None);
+        }
+        match envs.recv_some(1, POLL_INTERVAL, &mut events) {
+            Err(error) if error.is_stop() => return Ok(None),
+            received => received?,
+        }
+        for (env, event) in events.drain(..) {
+            let episode = &mut running[env];
+            match event {
+                EnvEvent::Started => {
+                    *episode = Episode::default();
+                    states[env * s..(env + 1) * s].fill(0.0);
+                }
+                EnvEvent::Stepped(step) => {
+                    episode.episode_return += f64::from(step.reward);
+                    episode.length += 1;
+                    let cut = episode.length == config.max_steps && !step.done();
+                    if step.done() || cut {
+                        played.episodes.push(std::mem::take(episode));
+                        broken[env] = 0;
+                        played.cut += usize::from(cut);
+                        left[env] -= 1;
+                        if left[env] > 0 {
+                            envs.reset(env);
+                        }
+                        continue;
+                    }
+                }
+                EnvEvent::Faulted => {
+                    broken[env] += u32::from(std::mem::take(episode).length > 0);
+                    if broken[env] == MAX_BROKEN {
+                        return Err(Error::EpisodesBroken { env_idx: env, n: MAX_BROKEN });
+                    }
+                    continue;
+                }
+            }
+            if left[env] == 0 {
+                continue;
+            }
+            step += 1;
+            let seed = config.seed;
+            let choice = if config.stochastic { Choice::Sample { seed, step, first_env: env as u32 } } else { Choice::Greedy };
+            let acting = Acting { obs: E::Obs::slice(envs.obs(env)), masks: envs.mask(env), choice };
+            let mut discrete = [0];
+            let actions = match envs.action_space {
+                ActionSpace::Continuous { .. } => Actions::Continuous(&mut vector[..]),
+                _ => Actions::Discrete(&mut discrete[..]),
+            };
+            let states = &mut states[env * s..(env + 1) * s];
+            policy.act(acting, Acted { actions, log_probs: &mut log_prob, values: &mut value, states }, &mut scratch)?;
+            if let ActionSpace::Continuous { low, high } = &envs.action_space {
+                vector.iter_mut().zip(low.iter().zip(high)).for_each(|(x, (low, high))| *x = math::clamp(*x, *low, *high));
+                envs.send(env, Action::Continuous(&vector));
+            } else {
+                envs.send(env, Action::Discrete(discrete[0]));
+            }
+        }
+    }
+    Ok(Some(played))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub(crate) mod diverged;
 pub mod evaluation;
 pub mod event;
 pub(crate) mod mapped;
+mod part;
 pub(crate) mod progress;
 pub mod resume;
 pub mod run_dir;

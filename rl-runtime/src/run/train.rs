@@ -1,118 +1,33 @@
 //! The training loop, once: it learns from the rollouts of a [`Pipeline`].
 
-use std::io::{self, BufReader, Read};
-use std::path::Path;
+use std::io::{BufReader, Read};
 use std::sync::Arc;
-use std::time::Instant;
+#[cfg(feature = "cli")]
+use std::time::{Duration, Instant};
 
 use rl_agents::ranks::{Ranks, gather};
-use rl_agents::{ARITHMETIC, Agent, Anomalies, CollectorState, EvalConfig, Metrics, Precision, Snapshot};
+use rl_agents::{Agent, CollectorState, Snapshot};
 use rl_envs::Pool;
 use rl_envs::catalog::Entry;
 
-use crate::Mode;
 use crate::Progress;
-use crate::config::{Mpi, RunConfig};
+use crate::config::{RunConfig, auto};
 use crate::file::own;
-use crate::pipeline::calls::Calls;
-use crate::pipeline::{Collect, Filled, Flow, Pipeline};
-use crate::print::grouped;
+#[cfg(feature = "cli")]
+use crate::interrupt;
+use crate::pipeline::{Collect, Flow, Pipeline};
 use crate::ranks::crew::Crew;
-use crate::report::metrics::{EVALUATION, LagHistogram, Log, Row};
-use crate::report::profile::{Phase, Profile, Track};
-use crate::report::resources::Meter;
-use crate::report::tensorboard::EventFile;
+use crate::report::profile::Profile;
 use crate::run::checkpoint::Checkpoint;
-use crate::run::evaluation::{Evaluation, evaluate, training_evaluation_seed};
-use crate::run::event::{Event, Listener, warn};
-use crate::run::progress::WINDOW;
+use crate::run::event::Listener;
+pub use crate::run::part::{End, Outcome};
+use crate::run::part::{Part, Run};
 use crate::run::run_dir::RunDir;
 use crate::run::saves::Saves;
-use crate::{Config, Error, config::auto, interrupt, run::diverged};
+use crate::{Config, Error};
 
 /// Exit code of errors after which environments cannot be continued.
 const ENV_FAILED: u8 = 5;
-
-/// Reason for the end of a training.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// All steps were taken.
-    Steps,
-    /// An evaluation reached the target.
-    Target,
-    /// The user asked for it.
-    Interrupted,
-}
-
-/// Result of a training.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Reason for the end.
-    pub end: End,
-    /// Progress of the run, earlier parts included.
-    pub progress: Progress,
-    /// Environment steps of this part of the run.
-    pub env_steps: u64,
-    /// Seconds of this part of the run, except for the last evaluation.
-    pub wall_s: f64,
-    /// The last evaluation, unless interrupted.
-    pub evaluation: Option<Evaluation>,
-}
-
-/// Describes the devices to train on; `auto` says why it chose the device.
-///
-/// # Errors
-/// [`Error::Device`] if one does not exist.
-pub fn describe_device(config: &Config, entry: &Entry, n_ranks: usize) -> Result<String, Error> {
-    let (device, why) = auto::choose(config, entry, n_ranks);
-    let devices = if config.n_devices() > 1 { config.open_devices()? } else { device.open()?.into_iter().collect() };
-    let names: Vec<_> = devices.iter().map(ToString::to_string).collect();
-    let name = if names.is_empty() { "cpu".into() } else { names.join(", ") };
-    Ok(why.map_or(name.clone(), |why| format!("{name} (chosen by auto: {why})")))
-}
-
-/// Warns of the first invalid number of each kind.
-fn warn_first(before: &Anomalies, now: &Anomalies, listener: Listener<'_>) {
-    if let (None, Some(first)) = (&before.first_outside, &now.first_outside) {
-        warn(listener, &format!("{first}; training continues, `rl check-env` tests an environment"));
-    }
-    if let (None, Some(first)) = (&before.first_truncated, &now.first_truncated) {
-        warn(listener, &format!("{first}; its episode is truncated and the environment restarted"));
-    }
-}
-
-/// Warns of the number of invalid numbers.
-fn warn_all(all: &Anomalies, listener: Listener<'_>) {
-    if all.faults > 0 {
-        warn(listener, &format!("{} episodes were truncated because a worker failed", grouped(all.faults)));
-    }
-    if all.outside > 0 {
-        warn(listener, &format!("{} observations were outside of their space", grouped(all.outside)));
-    }
-    if all.truncated > 0 {
-        warn(listener, &format!("{} episodes were truncated because of numbers that are not finite", grouped(all.truncated)));
-    }
-}
-
-/// Optimizer steps skipped in this part of the run.
-#[derive(Default)]
-struct Skipped {
-    n: u64,
-}
-
-impl Skipped {
-    /// Counts the steps skipped in an update.
-    ///
-    /// Returns a warning each time that the count has doubled.
-    fn count(&mut self, update: &Metrics, precision: Precision) -> Option<String> {
-        let before = self.n;
-        self.n += update.get("train/skipped_updates").map_or(0, |n| n as u64);
-        // Some are the way in which f16 finds its loss scale.
-        let help = if precision == Precision::F16 { "precision = bf16" } else { "a smaller learning_rate" };
-        (self.n > 0 && before.checked_ilog2() != self.n.checked_ilog2())
-            .then(|| format!("loss or gradient was not finite; optimizer steps skipped so far: {} ({help} may help)", self.n))
-    }
-}
 
 /// The other processes of a job, as one of them sees them.
 pub trait Peers: Ranks {
@@ -123,288 +38,23 @@ pub trait Peers: Ranks {
     fn actors(&self, config: &Config, entry: &Entry) -> Result<Vec<Box<dyn Collect>>, Error>;
 }
 
-/// State of a run, except for its agent and its pipeline.
-struct Run {
-    config: Config,
-    entry: Entry,
-    pool: Pool,
-    progress: Progress,
-    saves: Saves,
-    profile: Profile,
-    track: Track,
-    /// Other ranks that share the training, if there are any.
-    ranks: Option<Arc<dyn Ranks>>,
+/// Describes the devices to train on, and the number of ranks.
+///
+/// `auto` says why it chose the device.
+///
+/// # Errors
+/// [`Error::Device`] if one does not exist.
+pub fn describe_device(config: &Config, entry: &Entry, ranks: Option<&Arc<dyn Peers>>) -> Result<String, Error> {
+    let (device, why) = auto::choose(config, entry, ranks.map_or(1, |ranks| ranks.n_ranks()));
+    let devices = if config.n_devices() > 1 { config.open_devices()? } else { device.open()?.into_iter().collect() };
+    let names: Vec<_> = devices.iter().map(ToString::to_string).collect();
+    let name = if names.is_empty() { "cpu".into() } else { names.join(", ") };
+    let device = why.map_or(name.clone(), |why| format!("{name} (chosen by auto: {why})"));
+    Ok(ranks.map_or(device.clone(), |ranks| format!("{device}, {} ranks", ranks.n_ranks())))
 }
 
 /// State that ranks receive before they continue a run.
 type Received = (Snapshot, Option<Vec<u8>>, CollectorState, Progress);
-
-impl Run {
-    /// Tells the other ranks what is next, and whether the run ends then.
-    ///
-    /// `own` is rank 0's decision. An interruption of any rank is one of all.
-    fn decide(&self, own: Option<(Flow, bool)>) -> Result<Option<(Flow, bool)>, Error> {
-        let Some(ranks) = &self.ranks else { return Ok(own) };
-        let all = gather(&**ranks, Ok((own, interrupt::requested())))?;
-        if all.iter().any(|(_, interrupted)| *interrupted) {
-            interrupt::request();
-        }
-        Ok(all[0].0)
-    }
-
-    /// Counts a rollout that was learnt from; returns the env steps before it.
-    fn count(&mut self, filled: &mut Filled) -> u64 {
-        let Self { config, progress, .. } = self;
-        let before = progress.env_steps;
-        progress.env_steps += (config.n_steps() * config.run.n_envs) as u64;
-        progress.iterations += 1;
-        progress.episodes += (filled.n_unreported + filled.episodes.len()) as u64;
-        progress.recent.append(&mut filled.episodes);
-        progress.recent.drain(..progress.recent.len().saturating_sub(WINDOW));
-        before
-    }
-
-    fn evaluate(&self, agent: &dyn Agent) -> Result<Option<Evaluation>, Error> {
-        let RunConfig { eval_episodes, eval_max_steps, seed, on_nonfinite, .. } = self.config.run;
-        let seed = training_evaluation_seed(seed);
-        let config = EvalConfig { seed, stochastic: false, max_steps: eval_max_steps, on_nonfinite };
-        let faults = self.config.faults_of(&self.entry);
-        let evaluate = || evaluate(agent.policy(), &self.entry, eval_episodes, (&config, faults), &self.pool);
-        self.track.time(Phase::Evaluation, evaluate)
-    }
-
-    fn checkpoint(&self, agent: &dyn Agent, collector: CollectorState, ahead: Vec<(u64, Snapshot)>) -> Result<Checkpoint, Error> {
-        let (config, progress) = (self.config.clone(), self.progress.clone());
-        let agent = agent.save()?;
-        Ok(Checkpoint { config, progress, agent, replay: None, collector, ahead, arithmetic: ARITHMETIC })
-    }
-
-    /// Creates a checkpoint from which new episodes begin.
-    fn without_envs(&self, agent: &dyn Agent) -> Result<Checkpoint, Error> {
-        let collector = CollectorState::without_envs(self.progress.iterations * self.config.n_steps() as u64);
-        self.checkpoint(agent, collector, Vec::new())
-    }
-
-    fn is_complete(&self) -> bool {
-        self.progress.env_steps >= self.config.run.steps
-    }
-}
-
-/// Part of a run, from its start or resumption to its end.
-struct Part<'a> {
-    run: &'a mut Run,
-    dir: &'a RunDir,
-    listener: Listener<'a>,
-    log: Log,
-    /// Latencies of each environment that blocks.
-    env_log: Log,
-    events: Option<EventFile>,
-    meter: Meter,
-    begin: Instant,
-    begin_steps: u64,
-    begin_s: f64,
-    eval_every: u64,
-    end: End,
-    /// Evaluation after the latest rollout.
-    evaluation: Option<Evaluation>,
-    lags: LagHistogram,
-    /// Calls of environments that block, since the last row.
-    calls: Calls,
-    skipped: Skipped,
-    anomalies: Anomalies,
-}
-
-impl<'a> Part<'a> {
-    fn new(run: &'a mut Run, agent: &mut dyn Agent, dir: &'a RunDir, listener: Listener<'a>) -> Self {
-        run.saves.begin(dir, &run.config, listener);
-        let RunConfig { steps, n_envs, max_lag, tensorboard, eval_every, target_return, .. } = run.config.run;
-        let log = Log::new(&dir.metrics(), run.progress.iterations);
-        let env_log = Log::new(&dir.envs(), run.progress.iterations);
-        let events = tensorboard.then(|| EventFile::new(dir.events(), run.progress.env_steps));
-        let on_device = agent.device().map_or_else(Vec::new, |device| device.memory_use());
-        let taken = (!on_device.is_empty()).then(|| on_device.iter().map(|(_, bytes)| bytes).sum());
-        let sensors = taken.and_then(|_| auto::choose(&run.config, &run.entry, 1).0.sensors());
-        let meter = Meter::new(taken, sensors);
-        let lags = LagHistogram::after(run.progress.iterations, n_envs, max_lag);
-        // A target without a cadence is checked twenty times.
-        let eval_every = if eval_every == 0 && target_return.is_some() { steps.div_ceil(20) } else { eval_every };
-        let (begin, begin_steps, begin_s) = (Instant::now(), run.progress.env_steps, run.progress.elapsed_s);
-        let mut part = Self {
-            run,
-            dir,
-            listener,
-            log,
-            env_log,
-            events,
-            meter,
-            begin,
-            begin_steps,
-            begin_s,
-            eval_every,
-            end: End::Steps,
-            evaluation: None,
-            lags,
-            calls: Calls::default(),
-            skipped: Skipped::default(),
-            anomalies: Anomalies::default(),
-        };
-        let opened = part.log.open();
-        part.tell(&dir.metrics(), opened);
-        part
-    }
-
-    fn warn(&mut self, text: &str) {
-        warn(self.listener, text);
-    }
-
-    /// Warns if a row could not be written.
-    fn tell(&mut self, path: &Path, written: io::Result<()>) {
-        if let Err(error) = written {
-            self.warn(&format!("{}: {error}; training continues, rows are lost until it can be written", path.display()));
-        }
-    }
-
-    /// Writes events for TensorBoard, and warns if that fails.
-    fn events(&mut self, write: impl FnOnce(&mut EventFile, &Progress) -> io::Result<()>) {
-        if let Some(events) = &mut self.events {
-            let written = write(events, &self.run.progress);
-            self.tell(&self.dir.events(), written);
-        }
-    }
-
-    /// Evaluates the agent, and keeps it if it is the best one.
-    fn evaluate(&mut self, agent: &mut dyn Agent) -> Result<(), Error> {
-        agent.device().map_or(Ok(()), |device| device.fetch_policy())?;
-        self.evaluation = self.run.evaluate(agent)?;
-        let Some(result) = self.evaluation else { return Ok(()) };
-        (self.listener)(Event::Evaluation { env_steps: self.run.progress.env_steps, result: &result });
-        if self.run.saves.is_best(result.return_mean) {
-            let checkpoint = self.run.without_envs(agent)?;
-            self.run.saves.save_best(self.dir, &checkpoint, agent, result.return_mean, self.listener);
-        }
-        Ok(())
-    }
-
-    /// Learns from a rollout, and evaluates, logs and decides what is next.
-    fn learn(&mut self, filled: &mut Filled, agent: &mut dyn Agent) -> Result<Flow, Error> {
-        warn_first(&self.anomalies, &filled.anomalies, self.listener);
-        self.anomalies.clone_from(&filled.anomalies);
-        let Run { config, pool, progress, track, .. } = &mut *self.run;
-        let update = match track.time_update(|| agent.update(&filled.rollout, filled.remaining, pool)) {
-            Ok(update) => update,
-            Err(rl_agents::Error::Diverged(divergence)) => {
-                return Err(diverged::error(divergence, agent, config, progress, self.dir));
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let warning = self.skipped.count(&update, config.net.precision);
-        warning.into_iter().for_each(|warning| warn(self.listener, &warning));
-        self.lags.count(filled.waiting, &filled.learnt, progress.iterations);
-        self.calls.merge(&filled.calls);
-
-        let before = self.run.count(filled);
-        let Run { config, progress, .. } = &*self.run;
-        let passed = |every: u64| every > 0 && before / every < progress.env_steps / every;
-        let (evaluate, save) = (passed(self.eval_every), passed(config.run.checkpoint_every));
-        self.evaluation = None;
-        if evaluate {
-            self.evaluate(agent)?;
-        }
-
-        let (wall_s, all) = (self.begin.elapsed().as_secs_f64(), self.run.is_complete());
-        let Run { config, entry, progress, profile, .. } = &mut *self.run;
-        progress.elapsed_s = self.begin_s + wall_s;
-        if self.evaluation.is_some_and(|e| config.run.target_return.is_some_and(|target| e.return_mean >= target)) {
-            self.end = End::Target;
-        } else if interrupt::requested() && !all {
-            self.end = End::Interrupted;
-        }
-        if progress.iterations.is_multiple_of(config.run.log_interval) || self.evaluation.is_some() || all {
-            let fps = (progress.env_steps - self.begin_steps) as f64 / wall_s;
-            let mut row = Row::new(progress, self.evaluation.map(|e| e.return_mean), &update, fps);
-            if config.mode() != Mode::Sync {
-                self.lags.extend(&mut row);
-            }
-            row.extend(profile, config.mode());
-            if config.run.mpi == Mpi::Actors {
-                row.insert([("faults/actors", filled.faults.actors as f64)]);
-            }
-            if config.blocks(entry) {
-                self.calls.extend(&mut row, &filled.faults, filled.dropped);
-                let mut rows = self.calls.rows(progress.env_steps, progress.iterations);
-                let written = rows.try_for_each(|row| self.env_log.write(&row));
-                drop(rows);
-                self.calls.clear();
-                self.tell(&self.dir.envs(), written);
-            }
-            self.meter.extend(&mut row);
-            let written = self.log.write(&row);
-            self.tell(&self.dir.metrics(), written);
-            self.events(|events, progress| events.add(progress.env_steps, &row.values));
-            (self.listener)(Event::Row { row: &row, progress: &self.run.progress });
-        }
-        let flow = match self.end {
-            End::Target => Flow::Stop,
-            End::Steps if !all && !save => Flow::Continue,
-            End::Steps | End::Interrupted => Flow::Rest,
-        };
-        self.run.decide(Some((flow, all || self.end != End::Steps)))?;
-        Ok(flow)
-    }
-
-    /// Saves what was learnt before an interrupt.
-    ///
-    /// The rollouts in flight are dropped with their environments.
-    fn stop(&mut self, agent: &mut dyn Agent) -> Result<(), Error> {
-        self.end = End::Interrupted;
-        let Self { run, dir, listener, .. } = self;
-        let checkpoint = run.without_envs(agent)?;
-        run.saves.save_last(dir, &checkpoint, agent, &mut **listener)
-    }
-
-    /// Saves a checkpoint while no rollouts are in flight.
-    fn save(&mut self, pipeline: &mut Pipeline<Box<dyn Collect>>, agent: &mut dyn Agent) -> Result<(), Error> {
-        // A run resumed from this checkpoint starts a new event file.
-        self.events(|events, _| events.flush());
-        let Self { run, dir, listener, end, .. } = self;
-        let (last, track) = (*end != End::Steps || run.is_complete(), run.track.clone());
-        track.time(Phase::Checkpoint, || {
-            let collectors = pipeline.collectors()?;
-            let collector = collectors[0].save()?;
-            let checkpoint = run.checkpoint(agent, collector, pipeline.older())?;
-            let saves = &mut run.saves;
-            let save = if last { Saves::save_last } else { Saves::save };
-            save(saves, dir, &checkpoint, agent, &mut **listener)
-        })
-    }
-
-    /// Evaluates at the end of training.
-    fn finish(mut self, agent: &mut dyn Agent) -> Result<Outcome, Error> {
-        agent.device().map_or(Ok(()), |device| device.fetch_policy())?;
-        let wall_s = self.begin.elapsed().as_secs_f64();
-        warn_all(&self.anomalies, self.listener);
-        if self.end == End::Interrupted && self.run.is_complete() {
-            self.end = End::Steps; // the rollouts in flight were the last
-        }
-        if self.end == End::Interrupted {
-            self.evaluation = None;
-        } else if self.evaluation.is_none() {
-            self.evaluate(agent)?;
-            match self.evaluation {
-                Some(result) => {
-                    let written = self.log.evaluated(&self.run.progress, result.return_mean);
-                    self.tell(&self.dir.metrics(), written);
-                    self.events(|events, progress| events.add(progress.env_steps, &[(EVALUATION, result.return_mean)]));
-                }
-                None => self.end = End::Interrupted,
-            }
-        }
-        self.events(|events, _| events.flush());
-        let Self { run, end, evaluation, begin_steps, .. } = self;
-        let progress = run.progress.clone();
-        Ok(Outcome { end, env_steps: progress.env_steps - begin_steps, progress, wall_s, evaluation })
-    }
-}
 
 /// Parts of a training, of which nothing has been written.
 pub(super) struct Parts<'a> {
@@ -590,7 +240,7 @@ impl Training {
     /// # Errors
     /// The errors of the agent and the environments.
     #[cfg(feature = "cli")]
-    pub(crate) fn rate(&mut self, n_warmup: u64, least: std::time::Duration) -> Result<f64, Error> {
+    pub(crate) fn rate(&mut self, n_warmup: u64, least: Duration) -> Result<f64, Error> {
         self.exchange(None)?;
         let Self { run, agent, pipeline, .. } = self;
         let warm_after = run.progress.iterations + n_warmup;

@@ -10,6 +10,8 @@ pub(crate) mod catalog;
 pub mod crawl;
 pub(crate) mod env_settings;
 pub(crate) mod latency;
+#[cfg(feature = "cli")]
+pub(crate) mod recorder;
 pub(crate) mod recording;
 pub mod site;
 pub(crate) mod slow_cartpole;

@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use rl_agents::{CollectorState, Episode, Policy};
 use rl_buffer::{ActionKind, ActionSlice, Batch, Dtype, ObsSlice, ReplayBuffer, Rollout, RolloutShape};
-use rl_envs::{ActionSliceMut, ActionSpace, ObsSliceMut, Space, codec};
+use rl_envs::{ActionSliceMut, ObsSliceMut, Spaces, codec};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -34,7 +34,7 @@ use crate::file::{open, refused};
 use crate::pipeline::{Collect, Filled};
 use crate::report::profile::{Phase, Track};
 
-const MAGIC: &[u8; 8] = b"rlrecord";
+pub(super) const MAGIC: &[u8; 8] = b"rlrecord";
 /// First bytes of a saved replay memory.
 const REPLAY: &[u8; 8] = b"rlreplay";
 /// Largest head.
@@ -45,10 +45,10 @@ const BLOCK_STEPS: u64 = 128;
 
 /// Facts about a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Heading {
+pub(super) struct Heading {
     /// Environment with its settings, as JSON.
     env: String,
-    n_envs: usize,
+    pub(super) n_envs: usize,
     obs_len: usize,
     /// True if observations are bytes.
     bytes: bool,
@@ -57,13 +57,13 @@ struct Heading {
     /// Actions in a mask; 0 without masks.
     mask_len: usize,
     /// Steps of each environment, and of a block.
-    steps: u64,
-    block_steps: u64,
+    pub(super) steps: u64,
+    pub(super) block_steps: u64,
 }
 
 impl Heading {
     /// Describes a recording of at least `env_steps` env steps.
-    fn new(env: &str, shape: &RolloutShape, env_steps: u64) -> Self {
+    pub(super) fn new(env: &str, shape: &RolloutShape, env_steps: u64) -> Self {
         let (action_len, mask_len) = match shape.actions {
             ActionKind::Discrete { masked } => (0, masked.unwrap_or(0)),
             ActionKind::Continuous { len } => (len, 0),
@@ -104,116 +104,12 @@ impl Heading {
     }
 }
 
-fn obs_bytes(obs: ObsSlice<'_>) -> &[u8] {
+pub(super) fn obs_bytes(obs: ObsSlice<'_>) -> &[u8] {
     obs.either(bytemuck::cast_slice, |obs| obs)
 }
 
 fn obs_bytes_mut(obs: ObsSliceMut<'_>) -> &mut [u8] {
     obs.either(bytemuck::cast_slice_mut, |obs| obs)
-}
-
-/// Truncates the episodes still running after the last step.
-#[cfg(feature = "cli")]
-fn cut(rollout: &mut Rollout) {
-    let last = rollout.shape().n_steps - 1;
-    let state = vec![0.0; rollout.shape().state_len]; // a recording has none
-    for n in 0..rollout.shape().n_envs {
-        let mut columns = rollout.columns();
-        let step = columns.step(last);
-        if step.terminated[n] | step.truncated[n] == 0 {
-            step.truncated[n] = 1;
-            rollout.end(last, n, &state);
-        }
-    }
-}
-
-/// Writes the steps of a rollout.
-#[cfg(feature = "cli")]
-fn encode(rollout: &mut Rollout, out: &mut Vec<u8>) {
-    let (d, n_steps) = (rollout.shape().obs_len, rollout.shape().n_steps);
-    let (obs, masks) = (rollout.final_obs(), rollout.final_masks());
-    let a = masks.len().checked_div(rollout.final_at().len()).unwrap_or(0);
-    let mut ends: Vec<_> = rollout.final_at().iter().copied().zip(0..).collect();
-    ends.sort_unstable();
-    let finals: Vec<_> =
-        ends.iter().map(|&((t, _), i)| (t, [obs_bytes(obs.row(i, d)), &masks[i * a..(i + 1) * a]].concat())).collect();
-    let mut finals = finals.iter().peekable();
-    let mut columns = rollout.columns();
-    for t in 0..n_steps {
-        out.extend_from_slice(obs_bytes(columns.obs(t)));
-        out.extend_from_slice(columns.masks(t));
-        match columns.actions(t) {
-            ActionSlice::Discrete(actions) => out.extend_from_slice(bytemuck::cast_slice(actions)),
-            ActionSlice::Continuous(actions) => out.extend_from_slice(bytemuck::cast_slice(actions)),
-        }
-        let step = columns.step(t);
-        out.extend_from_slice(bytemuck::cast_slice(step.rewards));
-        out.extend_from_slice(step.terminated);
-        out.extend_from_slice(step.truncated);
-        while let Some((_, bytes)) = finals.next_if(|(at, _)| *at == t) {
-            out.extend_from_slice(bytes);
-        }
-    }
-}
-
-/// Steps to record, from a collector and a policy.
-#[cfg(feature = "cli")]
-pub(crate) struct Recorder<'a> {
-    /// Environment with its settings, as JSON.
-    pub(crate) env: String,
-    pub(crate) collector: Box<dyn Collect>,
-    pub(crate) policy: &'a dyn Policy,
-    /// Minimum number of env steps.
-    pub(crate) env_steps: u64,
-}
-
-#[cfg(feature = "cli")]
-impl Recorder<'_> {
-    /// Writes the recording.
-    ///
-    /// `progress` receives the env steps so far and the episodes since its last call. If `progress` returns `false`, so does this
-    /// method, and the recording is incomplete.
-    ///
-    /// # Errors
-    /// The errors of environments and policy; [`Error::Io`].
-    pub(crate) fn write(
-        mut self,
-        path: &Path,
-        out: &mut dyn io::Write,
-        track: &Track,
-        progress: &mut dyn FnMut(u64, &[Episode]) -> bool,
-    ) -> Result<bool, Error> {
-        let head = Heading::new(&self.env, &self.collector.shape(1), self.env_steps);
-        let io = |written: io::Result<()>| written.map_err(Error::io(path));
-        let encoded = codec::encode(&head)?;
-        io(out.write_all(MAGIC))?;
-        io(out.write_all(&(encoded.len() as u64).to_le_bytes()))?;
-        io(out.write_all(&encoded))?;
-        let empty =
-            || Rollout::new(self.collector.shape(head.block_steps as usize)).map(Filled::new).map_err(rl_agents::Error::from);
-        let [mut last, mut next] = [empty()?, empty()?];
-        let (blocks, mut block) = (head.steps / head.block_steps, Vec::new());
-        self.collector.collect(self.policy, 0, &mut last, track)?;
-        for i in 1..=blocks {
-            // An episode that was dropped between two rollouts ends with the first of them.
-            if i < blocks {
-                self.collector.collect(self.policy, 0, &mut next, track)?;
-            }
-            if i == blocks || next.rollout.cut_before {
-                cut(&mut last.rollout);
-            }
-            block.clear();
-            encode(&mut last.rollout, &mut block);
-            io(out.write_all(&(block.len() as u64).to_le_bytes()))?;
-            io(out.write_all(blake3::hash(&block).as_bytes()))?;
-            io(out.write_all(&block))?;
-            if !progress(i * head.block_steps * head.n_envs as u64, &last.episodes) {
-                return Ok(false);
-            }
-            std::mem::swap(&mut last, &mut next);
-        }
-        Ok(true)
-    }
 }
 
 /// Origin of the steps.
@@ -323,7 +219,7 @@ impl Playback {
     ///
     /// # Errors
     /// [`Error::Config`] if the file is not a recording, or of another environment; [`Error::Io`] if it cannot be read.
-    pub(crate) fn open(config: &Config, spaces: &(Space, ActionSpace)) -> Result<Self, Error> {
+    pub(crate) fn open(config: &Config, spaces: &Spaces) -> Result<Self, Error> {
         let RunConfig { offline, n_envs, .. } = &config.run;
         let playback = Self::of(Path::new(offline), spaces, *n_envs)?;
         let (recorded, env) = (&playback.head.env, config.env.to_json());
@@ -347,7 +243,7 @@ impl Playback {
     }
 
     /// Opens a recording of `n_envs` environments with these spaces.
-    fn of(path: &Path, (obs, actions): &(Space, ActionSpace), n_envs: usize) -> Result<Self, Error> {
+    fn of(path: &Path, Spaces { obs, actions }: &Spaces, n_envs: usize) -> Result<Self, Error> {
         let (source, head) = open_any(path)?;
         let (found, expected) = (head.shape(1), RolloutShape::new(1, head.n_envs, obs, actions));
         if found != expected {
@@ -579,6 +475,7 @@ mod tests {
 
     use super::*;
     use crate::report::profile::Profile;
+    use crate::sources::recorder::{Recorder, cut};
 
     /// Creates a collector of short environments and a policy for them.
     fn fixture<E: Env + 'static>(env: &E, n_envs: usize) -> (Collector, QNetwork) {
@@ -586,6 +483,10 @@ mod tests {
         let (obs, actions) = (collector.observation_space(), collector.action_space());
         let policy = QNetwork::new(obs, actions, &NetConfig { hidden: vec![8], ..NetConfig::default() }, false, 5).unwrap();
         (collector, policy)
+    }
+
+    fn spaces_of(collector: &Collector) -> Spaces {
+        Spaces { obs: collector.observation_space().clone(), actions: collector.action_space().clone() }
     }
 
     fn record<E: Env + 'static>(env: &E, n_envs: usize, env_steps: u64, path: &Path) {
@@ -607,7 +508,7 @@ mod tests {
         let path = dir.path().join("steps");
         record(env, n_envs, 90 * n_envs as u64, &path);
         let (mut collector, policy) = fixture(env, n_envs);
-        let spaces = (collector.observation_space().clone(), collector.action_space().clone());
+        let spaces = spaces_of(&collector);
         let mut playback = Playback::of(&path, &spaces, n_envs).unwrap();
         assert_eq!((playback.head.steps, Playback::n_envs(&path).unwrap()), (90, n_envs));
         let mut expected = Filled::new(collector.rollout(30).unwrap());
@@ -684,7 +585,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("steps");
         let (collector, policy) = fixture(&CartPole::default(), 3);
-        let spaces = (collector.observation_space().clone(), collector.action_space().clone());
+        let spaces = spaces_of(&collector);
         let recorder =
             Recorder { env: "test".into(), collector: Box::new(Dropping(collector, 0)), policy: &policy, env_steps: 3 * 300 };
         let track = Profile::new(false).track("test");
@@ -706,7 +607,7 @@ mod tests {
         let env = CartPole::default();
         record(&env, 3, 90, &path);
         let (collector, _) = fixture(&env, 3);
-        let spaces = (collector.observation_space().clone(), collector.action_space().clone());
+        let spaces = spaces_of(&collector);
         let whole = fs::read(&path).unwrap();
         let mut filled = Filled::new(Rollout::new(collector.shape(30)).unwrap());
         let mut try_with = |bytes: &[u8]| {
@@ -738,7 +639,7 @@ mod tests {
         let error = refused(&spaces, 4);
         assert!(error.to_string().contains("use --envs 3") && error.exit_code() == 2, "{error}");
         let (other, _) = fixture(&Snake::new(Params { rows: 4, columns: 5, max_steps: 30 }), 3);
-        let error = refused(&(other.observation_space().clone(), other.action_space().clone()), 3);
+        let error = refused(&spaces_of(&other), 3);
         assert!(error.to_string().contains("4 elements of F32") && error.exit_code() == 2, "{error}");
     }
 
@@ -748,7 +649,7 @@ mod tests {
         let path = dir.path().join("replay.bin");
         let env = Snake::new(Params { rows: 4, columns: 5, max_steps: 30 });
         let (mut collector, policy) = fixture(&env, 2);
-        let spaces = (collector.observation_space().clone(), collector.action_space().clone());
+        let spaces = spaces_of(&collector);
         let RolloutShape { n_envs, obs_len, obs, actions, .. } = collector.shape(1);
         let of = |n_step| TransitionShape { n_envs, obs_len, obs, stack: 1, actions, n_step, gamma: 0.9 };
         let mut rollout = collector.rollout(40).unwrap();

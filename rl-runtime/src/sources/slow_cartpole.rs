@@ -64,8 +64,8 @@ impl SlowCartPole {
     /// Returns the spaces of the environment.
     #[cfg(feature = "cli")]
     #[must_use]
-    pub(crate) fn spaces() -> (Space, ActionSpace) {
-        (CartPole::default().observation_space(), CartPole::default().action_space())
+    pub(crate) fn spaces() -> rl_envs::Spaces {
+        rl_envs::Spaces { obs: CartPole::default().observation_space(), actions: CartPole::default().action_space() }
     }
 }
 

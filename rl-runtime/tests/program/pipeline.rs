@@ -11,7 +11,7 @@ use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{A2c, A2cConfig, ActorCritic, Agent, Collector, Dqn, DqnConfig, Policy, Ppo, PpoConfig, QNetwork, Snapshot};
 use rl_buffer::{Memory, Rollout, RolloutShape};
 use rl_envs::cartpole::CartPole;
-use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Step, SyncVecEnv, catalog};
+use rl_envs::{Action, ActionSpace, Env, Pool, Rng, Space, Spaces, Step, SyncVecEnv, catalog};
 use rl_runtime::Mode;
 use rl_runtime::checkpoint::{self, Checkpoint};
 use rl_runtime::config::Layers;
@@ -52,7 +52,7 @@ fn config(algo: Algo, more: &[&str]) -> Config {
 }
 
 fn agent(config: &Config) -> Box<dyn Agent> {
-    let (obs, actions) = catalog::find(&config.env.name).unwrap().spaces();
+    let Spaces { obs, actions } = catalog::find(&config.env.name).unwrap().spaces();
     let (n_envs, seed) = (config.run.n_envs, config.run.seed);
     let policy = || ActorCritic::new(&obs, &actions, &config.net, seed).unwrap();
     if let Some(ppo) = config.algo.get::<PpoConfig>() {

@@ -100,7 +100,7 @@ fn with<C: Serialize + DeserializeOwned>(config: &C, key: &Key, value: &Value) -
 
 /// Returns true unless the constructor rejects the range of a setting.
 fn constructs(key: &Key, value: &Value) -> bool {
-    let (obs, actions) = rl_envs::catalog::find("cartpole").unwrap().spaces();
+    let rl_envs::Spaces { obs, actions } = rl_envs::catalog::find("cartpole").unwrap().spaces();
     let small = NetConfig { hidden: vec![2], learner: LearnerKind::Reference, ..NetConfig::default() };
     let policy = || ActorCritic::new(&obs, &actions, &small, 0).unwrap();
     let result = match key.name.split_once('.').map(|(section, _)| section) {

@@ -96,21 +96,21 @@ fn on_slices(
 /// Errors of the environments.
 pub(super) fn env(entry: &Entry, n_envs: usize, threads: usize, repeat: usize, seconds: f64) -> Result<Value, Error> {
     let pool = Pool::new(threads)?;
-    let (observation_space, action_space) = entry.spaces();
-    let row = observation_space.len() * observation_space.dtype().size();
+    let spaces = entry.spaces();
+    let row = spaces.obs.len() * spaces.obs.dtype().size();
     let n_steps = (MAX_BYTES / (n_envs * row).max(1)).clamp(1, N_STEPS);
-    Budget::bench(entry.spaces(), entry.bytes_per_env(), (n_envs, n_steps, 1), None).check()?;
+    Budget::bench(entry.spaces(), entry.bytes_per_env(), n_envs, n_steps, 1, None).check()?;
     let mut first_env = 0;
     let mut slices = Vec::new();
     // A worker for each thread.
     let (max_slices, min_envs) = if entry.batches().is_some() { (threads, 1) } else { (MAX_SLICES, MIN_ENVS) };
     for envs in entry.slices(n_envs, max_slices, min_envs)? {
         let n = envs.n_envs();
-        let random = RandomActions::slice(0, first_env..first_env + n, &action_space);
+        let random = RandomActions::slice(0, first_env..first_env + n, &spaces.actions);
         slices.push(Driven { envs, random, repeat });
         first_env += n;
     }
-    let shape = RolloutShape::new(n_steps, n_envs, &observation_space, &action_space);
+    let shape = RolloutShape::new(n_steps, n_envs, &spaces.obs, &spaces.actions);
     let mut rollout = Rollout::new(shape).map_err(rl_agents::Error::from)?;
     on_slices(&pool, &mut slices, &mut rollout, Driven::reset)?;
     on_slices(&pool, &mut slices, &mut rollout, Driven::fill)?; // touches all memory before the clock starts
@@ -241,7 +241,7 @@ const REPLAY_ENVS: usize = 4096;
 ///
 /// # Errors
 /// [`Error::Config`] if such a buffer is impossible.
-pub(super) fn replay((capacity, dir): (usize, &str), batch: usize, prioritized: bool, seconds: f64) -> Result<[Value; 2], Error> {
+pub(super) fn replay(capacity: usize, dir: &str, batch: usize, prioritized: bool, seconds: f64) -> Result<[Value; 2], Error> {
     let config = |error: rl_buffer::Error| Error::Config { problems: vec![error.to_string()] };
     let shape = TransitionShape {
         n_envs: REPLAY_ENVS,
@@ -370,8 +370,8 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
     // Without learning, any minibatch is valid.
     let batch_size = if update.is_some() { n_steps * n_envs } else { ppo.batch_size };
     let rollouts = mode.n_ahead().max(1);
-    Budget::bench(spaces.clone(), STACK, (n_envs, n_steps, rollouts), Some((&net, batch_size))).check()?;
-    let policy = ActorCritic::new(&spaces.0, &spaces.1, &net, 0)?;
+    Budget::bench(spaces.clone(), STACK, n_envs, n_steps, rollouts, Some((&net, batch_size))).check()?;
+    let policy = ActorCritic::new(&spaces.obs, &spaces.actions, &net, 0)?;
     let mut agent = Ppo::new(policy, PpoConfig { n_steps, batch_size, ..ppo.clone() }, n_envs, 0)?;
     let make: Make<SlowCartPole> = Arc::new(move |_| Ok(SlowCartPole::new(latency)));
     // A slow step counts as hung with a probability below one in a million, and no environment is quarantined.

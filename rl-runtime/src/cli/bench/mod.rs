@@ -333,7 +333,7 @@ pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Err
         }
         Bench::Crossover(args) => return crossover::run(&args, known, json),
         Bench::Replay { capacity, batch, dir, prioritized, seconds } => {
-            measure::replay((capacity as usize, &dir.unwrap_or_default()), batch, prioritized, seconds)?.into()
+            measure::replay(capacity as usize, &dir.unwrap_or_default(), batch, prioritized, seconds)?.into()
         }
     };
     for result in &results {

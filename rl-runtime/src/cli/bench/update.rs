@@ -9,7 +9,7 @@ use rl_agents::gemm::{ROUND_FLOPS, multiply_adds};
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
 use rl_agents::{ActorCritic, Agent as _, Collector, NetConfig, Ppo, PpoConfig, Probe, Stage};
 use rl_envs::catalog::Entry;
-use rl_envs::{Action, ActionSpace, Env, Isa, Pool, Rng, Space, Step};
+use rl_envs::{Action, ActionSpace, Env, Isa, Pool, Rng, Space, Spaces, Step};
 use serde_json::{Map, Value, json};
 
 use super::measure::{PARTS, spread};
@@ -80,10 +80,10 @@ pub(super) enum ObsSource {
 }
 
 impl ObsSource {
-    fn spaces(&self) -> (Space, ActionSpace) {
+    fn spaces(&self) -> Spaces {
         match self {
             Self::Entry(entry) => entry.spaces(),
-            Self::Noise(noise) => (noise.observation_space(), noise.action_space()),
+            Self::Noise(noise) => Spaces { obs: noise.observation_space(), actions: noise.action_space() },
         }
     }
 
@@ -116,7 +116,7 @@ pub(super) struct MeasuredNets {
 impl MeasuredNets {
     /// Creates the policy.
     fn policy(&self) -> Result<ActorCritic, Error> {
-        let (obs, actions) = self.source.spaces();
+        let Spaces { obs, actions } = self.source.spaces();
         Ok(ActorCritic::new(&obs, &actions, &self.config, 0)?.with_isa(self.isa)?)
     }
 
@@ -128,7 +128,7 @@ impl MeasuredNets {
             ObsSource::Noise(_) => "noise",
         };
         let mut all = json!({
-            "event": "bench", "env": name, "obs": source.spaces().0.shape(), "conv": config.conv, "hidden": config.hidden,
+            "event": "bench", "env": name, "obs": source.spaces().obs.shape(), "conv": config.conv, "hidden": config.hidden,
             "activation": config.activation, "shared_trunk": config.shared_trunk, "learner": config.learner, "threads": threads,
             "isa": isa,
         });
@@ -182,7 +182,7 @@ pub(super) fn update(nets: &MeasuredNets, minibatch: usize, seconds: f64) -> Res
     let n_envs = (1..=16.min(minibatch)).rev().find(|n| minibatch.is_multiple_of(*n)).unwrap_or(1);
     let n_samples = 8192usize.div_ceil(minibatch) * minibatch;
     let n_steps = n_samples / n_envs;
-    Budget::bench(source.spaces(), source.bytes_per_env(), (n_envs, n_steps, 1), Some((net, minibatch))).check()?;
+    Budget::bench(source.spaces(), source.bytes_per_env(), n_envs, n_steps, 1, Some((net, minibatch))).check()?;
     let mut collector = source.collector(n_envs, &pool)?;
     let policy = nets.policy()?;
     let flops = policy.flops_per_sample() as f64;
@@ -233,7 +233,7 @@ pub(super) fn act(nets: &MeasuredNets, n_envs: usize, seconds: f64) -> Result<Va
     const N_STEPS: usize = 64;
     let MeasuredNets { source, config, threads, .. } = nets;
     let pool = Pool::new(*threads)?;
-    Budget::bench(source.spaces(), source.bytes_per_env(), (n_envs, N_STEPS, 1), Some((config, 1))).check()?;
+    Budget::bench(source.spaces(), source.bytes_per_env(), n_envs, N_STEPS, 1, Some((config, 1))).check()?;
     let mut collector = source.collector(n_envs, &pool)?;
     let policy = nets.policy()?;
     let mut rollout = collector.rollout(N_STEPS)?;

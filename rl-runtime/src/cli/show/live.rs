@@ -23,15 +23,28 @@ const ROWS_EVERY: f64 = 0.02;
 
 /// Rows that are not on the board yet.
 #[derive(Debug, Default)]
-struct Inbox {
+struct Unseen {
     rows: Vec<Row>,
     ended: bool,
+}
+
+/// Channel from the training to the thread that draws.
+#[derive(Debug, Default)]
+struct Inbox {
+    unseen: Mutex<Unseen>,
+    changed: Condvar,
+}
+
+impl Inbox {
+    fn locked(&self) -> MutexGuard<'_, Unseen> {
+        self.unseen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The board of a training; the screen closes when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Live {
-    shared: Arc<(Mutex<Inbox>, Condvar)>,
+    inbox: Arc<Inbox>,
     status: Status,
     painter: Option<Thread<()>>,
 }
@@ -42,8 +55,8 @@ impl Live {
     /// # Errors
     /// [`Error::Thread`] if no thread can be spawned.
     pub(crate) fn open(config: &Config, dir: &Path) -> Result<Self, Error> {
-        let shared: Arc<(Mutex<Inbox>, Condvar)> = Arc::default();
-        let (board, dir, theirs) = (Board::new(config, dir.display().to_string()), dir.to_path_buf(), shared.clone());
+        let inbox: Arc<Inbox> = Arc::default();
+        let (board, dir, theirs) = (Board::new(config, dir.display().to_string()), dir.to_path_buf(), inbox.clone());
         let status = Status::default();
         let shown = status.clone();
         let screen = FullScreen::open();
@@ -51,7 +64,7 @@ impl Live {
             let _screen = screen;
             paint(board, &dir, &theirs, &shown);
         });
-        Ok(Self { shared, status, painter: Some(painter?) })
+        Ok(Self { inbox, status, painter: Some(painter?) })
     }
 
     /// Text that the board shows in place of the numbers, until the next row.
@@ -62,37 +75,34 @@ impl Live {
     /// Adds a row, which the next picture shows.
     pub(crate) fn row(&self, row: &Row) {
         let elapsed = |row: &Row| row.value("time/time_elapsed");
-        let mut inbox = locked(&self.shared.0);
-        match inbox.rows.last_mut() {
+        let mut unseen = self.inbox.locked();
+        match unseen.rows.last_mut() {
             // Thousands of rows a second would only slow the board down.
             Some(last) if last.value(EVALUATION).is_nan() && elapsed(row) - elapsed(last) < ROWS_EVERY => last.clone_from(row),
-            _ => inbox.rows.push(row.clone()),
+            _ => unseen.rows.push(row.clone()),
         }
     }
 }
 
 impl Drop for Live {
     fn drop(&mut self) {
-        locked(&self.shared.0).ended = true;
-        self.shared.1.notify_all();
+        self.inbox.locked().ended = true;
+        self.inbox.changed.notify_all();
         if let Some(Err(error)) = self.painter.take().map(Thread::join) {
             print::err(&format!("warning: {error}"));
         }
     }
 }
 
-fn locked(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
-    inbox.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Draws the board until the training ends.
-fn paint(mut board: Board, dir: &Path, (inbox, changed): &(Mutex<Inbox>, Condvar), status: &Status) {
+fn paint(mut board: Board, dir: &Path, inbox: &Inbox, status: &Status) {
     let (mut painter, mut threads) = (Painter::new(dir), ThreadMeter::default());
     loop {
-        let (mut shared, _) =
-            changed.wait_timeout_while(locked(inbox), EVERY, |inbox| !inbox.ended).unwrap_or_else(PoisonError::into_inner);
-        let (rows, ended) = (std::mem::take(&mut shared.rows), shared.ended);
-        drop(shared);
+        let waited = inbox.changed.wait_timeout_while(inbox.locked(), EVERY, |unseen| !unseen.ended);
+        let Unseen { rows, ended } = {
+            let (mut unseen, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            Unseen { rows: std::mem::take(&mut unseen.rows), ended: unseen.ended }
+        };
         if ended {
             return;
         }

@@ -32,6 +32,8 @@ const LINE_EVERY: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Report {
     kind: Kind,
+    /// Number of ranks that share the training.
+    n_ranks: usize,
     /// The last row.
     last: Option<Row>,
     /// `None` before the start and after the end.
@@ -52,7 +54,7 @@ enum Kind {
 impl Report {
     /// Chooses JSON, or the kind that fits stdout, which is lines if `plain`.
     #[must_use]
-    pub(crate) fn new(json: bool, plain: bool) -> Self {
+    pub(crate) fn new(json: bool, plain: bool, n_ranks: usize) -> Self {
         let kind = if json {
             Kind::Json
         } else if !plain && FullScreen::is_possible() && std::io::stderr().is_terminal() {
@@ -60,30 +62,23 @@ impl Report {
         } else {
             Kind::Lines { last: None, steps: 0 }
         };
-        Self { kind, last: None, heartbeat: None }
+        Self { kind, n_ranks, last: None, heartbeat: None }
     }
 
     /// Shows the settings of the run.
     ///
     /// From now on, a line follows whenever there was none for a while.
-    pub(crate) fn start(
-        &mut self,
-        run: (&Config, &Entry),
-        (device, n_ranks): (&str, usize),
-        dir: &Path,
-        from: u64,
-        profile: &Profile,
-    ) {
-        self.settings(run, device, dir, from);
+    pub(crate) fn start(&mut self, config: &Config, entry: &Entry, device: &str, dir: &Path, from: u64, profile: &Profile) {
+        self.settings(config, entry, device, dir, from);
         let form = match &self.kind {
             Kind::Board(live) => Form::Board(live.as_ref().map(Live::status).unwrap_or_default()),
             Kind::Lines { .. } => Form::Text,
             Kind::Json => Form::Json,
         };
-        self.heartbeat = Some(Heartbeat::start(run.0, n_ranks, profile, form));
+        self.heartbeat = Some(Heartbeat::start(config, self.n_ranks, profile, form));
     }
 
-    fn settings(&mut self, (config, entry): (&Config, &Entry), device: &str, dir: &Path, from: u64) {
+    fn settings(&mut self, config: &Config, entry: &Entry, device: &str, dir: &Path, from: u64) {
         let (env, algo) = (&config.env.name, config.algo.name());
         let RunConfig { n_envs, threads, seed, steps, .. } = &config.run;
         let place = place(config, entry);
@@ -218,10 +213,10 @@ impl Report {
     }
 
     /// Shows the time of each phase, by thread if `in_full`, and advice.
-    pub(crate) fn profile(&mut self, profile: &Profile, config: &Config, n_ranks: usize, in_full: bool) {
+    pub(crate) fn profile(&mut self, profile: &Profile, config: &Config, in_full: bool) {
         let last = |name: &str| self.last.as_ref().map_or(f64::NAN, |row| row.value(name));
         let advice = Circumstances::new(config, last).advice(profile);
-        let advice = auto::advice(config, n_ranks).map_or(advice.clone(), |gpu| format!("{advice}; {gpu}"));
+        let advice = auto::advice(config, self.n_ranks).map_or(advice.clone(), |gpu| format!("{advice}; {gpu}"));
         if let Kind::Json = self.kind {
             let mut object = profile.json();
             object["event"] = "profile".into();

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use rl_envs::catalog::Entry;
 use rl_envs::check::{Check, Outcome};
-use rl_envs::{ActionSpace, Actions, Dtype, RandomActions, Steps, VecEnv};
+use rl_envs::{ActionSpace, Actions, Dtype, RandomActions, Spaces, Steps, VecEnv};
 use serde_json::json;
 
 use crate::config::effects::{pictures, unfit_for_conv};
@@ -54,7 +54,7 @@ pub(crate) fn run(entry: &Entry, json: bool) -> Result<ExitCode, Error> {
 
 /// Finds what is allowed, and trains badly.
 fn warnings(entry: &Entry) -> Result<Vec<String>, Error> {
-    let (obs, actions) = entry.spaces();
+    let Spaces { obs, actions } = entry.spaces();
     let mut warnings = Vec::new();
     let numbers = grouped(obs.len() as u64);
     if let (Some(shape), Some(why)) = (pictures(&obs), unfit_for_conv(&obs)) {

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &EvalArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
     let faults = config.faults_of(&entry);
     let config = EvalConfig { seed, stochastic, max_steps: eval_max_steps, on_nonfinite };
     let pool = Pool::new(threads)?;
-    let Some(result) = evaluate(&*policy, &entry, args.episodes as usize, (&config, faults), &pool)? else {
+    let Some(result) = evaluate(&*policy, &entry, args.episodes as usize, &config, faults, &pool)? else {
         print::err("interrupted: the evaluation is not complete");
         return Ok(ExitCode::from(interrupt::EXIT_CODE));
     };

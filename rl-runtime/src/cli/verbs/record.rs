@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::Args;
 use rl_agents::{ActorCritic, NetConfig, Policy};
-use rl_envs::Pool;
+use rl_envs::{Pool, Spaces};
 
 use crate::cli::args::{parse_count, threads};
 use crate::cli::envs::{Envs, saved_policy};
@@ -17,7 +17,7 @@ use crate::print::grouped;
 use crate::report::profile::Profile;
 use crate::run::assemble::collector;
 use crate::run::checkpoint::SavedPolicy;
-use crate::sources::recording::Recorder;
+use crate::sources::recorder::Recorder;
 use crate::{Algo, Error, interrupt, print};
 
 /// Seconds between lines of progress.
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &RecordArgs, envs: &Envs, json: bool) -> Result<ExitCode
         (config, entry, policy)
     } else {
         let entry = envs.find(&args.of)?;
-        let (obs, actions) = entry.spaces();
+        let Spaces { obs, actions } = entry.spaces();
         // All weights are zero: discrete actions are uniform over the legal ones, continuous ones are drawn from a Gaussian of
         // mean 0.
         let policy = ActorCritic::unset(&obs, &actions, &NetConfig::default())?;

@@ -22,7 +22,7 @@ use crate::report::profile::Profile;
 use crate::run::assemble::fit_batch;
 use crate::run::resume::{Resumed, Source};
 use crate::run::run_dir::RunDir;
-use crate::run::train::{self, End, Peers, Training};
+use crate::run::train::{End, Peers, Training, describe_device};
 use crate::sources::recording::Playback;
 use crate::{Algo, Config, Error, config::auto, interrupt, print};
 
@@ -226,12 +226,6 @@ pub(crate) fn collect(parent: i32, envs: &Envs) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Describes the device to train on, and the number of ranks.
-fn describe_device(config: &Config, entry: &Entry, ranks: Option<&Arc<dyn Peers>>) -> Result<String, Error> {
-    let device = train::describe_device(config, entry, ranks.map_or(1, |ranks| ranks.n_ranks()))?;
-    Ok(ranks.map_or(device.clone(), |ranks| format!("{device}, {} ranks", ranks.n_ranks())))
-}
-
 /// Sets what comes before a training: threads of candle, settings of other ranks.
 fn begin(config: &Config, ranks: Option<&Arc<dyn Peers>>) -> Result<(), Error> {
     // MPI has threads of its own, which may read the environment.
@@ -255,8 +249,8 @@ fn send(ranks: Option<&Arc<dyn Peers>>, config: Option<&Config>) -> Result<(), E
 
 /// Trains; with other ranks, as rank 0.
 fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option<&Arc<dyn Peers>>) -> Result<ExitCode, Error> {
-    let mut report = Report::new(json, args.plain);
     let n_ranks = ranks.map_or(1, |ranks| ranks.n_ranks());
+    let mut report = Report::new(json, args.plain, n_ranks);
     let profile = Profile::new(args.timeline.is_some());
     let profile = if args.profile || args.timeline.is_some() { profile.with_details() } else { profile };
     // A timeline inside the run directory is checked once the directory exists.
@@ -304,7 +298,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             }
             let (dir, timeline) = with_timeline(args.timeline.as_deref(), dir, true)?;
             // Before wide networks take seconds to initialize.
-            report.start((&config, entry), (&device, n_ranks), dir.path(), 0, &profile);
+            report.start(&config, entry, &device, dir.path(), 0, &profile);
             warnings(&config, entry).iter().for_each(|warning| report.warn(warning));
             rounded(&config).filter(|_| has_steps).iter().for_each(|note| report.note(note));
             begin(&config, ranks)?;
@@ -334,7 +328,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             if let Err(error) = dir.replace_config(&config) {
                 notes.push(format!("{error}; a later --resume needs the settings given now again"));
             }
-            report.start((&config, &entry), (&device, n_ranks), dir.path(), training.progress().env_steps, &profile);
+            report.start(&config, &entry, &device, dir.path(), training.progress().env_steps, &profile);
             warnings(&config, &entry).iter().for_each(|warning| report.warn(warning));
             let has_more = training.progress().env_steps < config.run.steps;
             rounded(&config).filter(|_| has_steps && has_more).iter().for_each(|note| report.note(note));
@@ -349,7 +343,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
     }
     let outcome = outcome?;
     if args.profile || config.mode() != Mode::Sync && outcome.env_steps > 0 {
-        report.profile(&profile, &config, n_ranks, args.profile);
+        report.profile(&profile, &config, args.profile);
     }
     report.done(&outcome, dir.path());
     Ok(if outcome.end == End::Interrupted { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })

@@ -161,7 +161,7 @@ pub(crate) fn run(args: &TuneArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
         return Ok(ExitCode::from(interrupt::EXIT_CODE));
     }
     let tuned = tuning.config(&with(&kept, &Vec::new()))?;
-    draft.publish(tuning.toml(&tuned, &kept, (best, first))?.as_bytes())?;
+    draft.publish(tuning.toml(&tuned, &kept, best, first)?.as_bytes())?;
     let file = file.display().to_string();
     print::out(&if json {
         json!({
@@ -351,7 +351,7 @@ impl Tuning<'_> {
     }
 
     /// Writes what differs from the preset's, with what each brings and costs.
-    fn toml(&self, tuned: &Config, kept: &[Kept], (best, first): (f64, f64)) -> Result<String, Error> {
+    fn toml(&self, tuned: &Config, kept: &[Kept], best: f64, first: f64) -> Result<String, Error> {
         let algo = self.algo.name();
         let mut text = format!(
             "# Written by `rl tune` on {} cores: {} env steps/s, {} before.\n",

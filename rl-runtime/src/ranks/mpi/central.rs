@@ -16,7 +16,8 @@ use rl_buffer::RolloutShape;
 use rl_envs::catalog::Entry;
 use rl_envs::pool::panic_text;
 use rl_envs::{
-    Action, ActionSpace, Actions, BlockingEnv, Constructor, Dtype, Element, EnvError, Obs, Purpose, Rng, Space, Step, codec,
+    Action, ActionSpace, Actions, BlockingEnv, Constructor, Dtype, Element, EnvError, Obs, Purpose, Rng, Space, Spaces, Step,
+    codec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -71,7 +72,7 @@ enum Post {
 /// Environment on another rank.
 struct DistantEnv<O> {
     env: u32,
-    spaces: (Space, ActionSpace),
+    spaces: Spaces,
     requests: Sender<Post>,
     calls: Arc<AtomicU64>,
     /// True until the first reset.
@@ -106,11 +107,11 @@ impl<O: Element> BlockingEnv for DistantEnv<O> {
     type Obs = O;
 
     fn observation_space(&self) -> Space {
-        self.spaces.0.clone()
+        self.spaces.obs.clone()
     }
 
     fn action_space(&self) -> ActionSpace {
-        self.spaces.1.clone()
+        self.spaces.actions.clone()
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: &mut [O]) -> Result<(), EnvError> {
@@ -199,7 +200,7 @@ pub(super) fn collector<M: Mail + Copy>(
         by_env.extend((0..envs.len() as u32).map(|env| (env, requests.clone())));
         by_rank.push((rank, asked));
     }
-    let collector = match entry.spaces().0.dtype() {
+    let collector = match entry.spaces().obs.dtype() {
         Dtype::F32 => of::<f32>(by_env, config, entry)?,
         Dtype::U8 => of::<u8>(by_env, config, entry)?,
     };
@@ -357,7 +358,7 @@ fn start(make: Obs<Constructor<f32>, Constructor<u8>>, entry: &Entry, env: u32, 
 }
 
 /// Body of the thread of an environment.
-fn answer_all<O: Element>(make: Constructor<O>, (obs, actions): &(Space, ActionSpace), asked: &Receiver<EnvCall>, say: &Say) {
+fn answer_all<O: Element>(make: Constructor<O>, Spaces { obs, actions }: &Spaces, asked: &Receiver<EnvCall>, say: &Say) {
     let mut env = None;
     for EnvCall { to, seed, ask } in asked {
         let mut found = vec![O::default(); obs.len()];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rl_agents::Policy;
 use rl_buffer::RolloutShape;
-use rl_envs::{ActionSpace, Space};
+use rl_envs::Spaces;
 
 use crate::pipeline::{Collect, Filled};
 use crate::ranks::mpi::messages::{self, MessageKind, RolloutOrder};
@@ -43,7 +43,7 @@ pub(super) struct Remote<M: Mail> {
     pub(super) mail: M,
     pub(super) rank: usize,
     pub(super) n_envs: usize,
-    pub(super) spaces: (Space, ActionSpace),
+    pub(super) spaces: Spaces,
     /// Number of elements of the policy's state.
     pub(super) state_len: usize,
     /// Returns the fraction of training that remains, by rollouts learnt from.
@@ -75,7 +75,7 @@ impl<M: Mail> Collect for Remote<M> {
     }
 
     fn shape(&self, n_steps: usize) -> RolloutShape {
-        RolloutShape::new(n_steps, self.n_envs, &self.spaces.0, &self.spaces.1).with_state_len(self.state_len)
+        RolloutShape::new(n_steps, self.n_envs, &self.spaces.obs, &self.spaces.actions).with_state_len(self.state_len)
     }
 
     fn remember(&mut self, len: usize) -> Result<(), Error> {

@@ -45,11 +45,11 @@ impl<O: Element> BlockingEnv for WorkerEnv<O> {
     type Obs = O;
 
     fn observation_space(&self) -> Space {
-        self.workers.spaces.0.clone()
+        self.workers.spaces.obs.clone()
     }
 
     fn action_space(&self) -> ActionSpace {
-        self.workers.spaces.1.clone()
+        self.workers.spaces.actions.clone()
     }
 
     fn reset(&mut self, rng: &mut Rng, obs: &mut [O]) -> Result<(), EnvError> {

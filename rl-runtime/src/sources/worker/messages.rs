@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rl_envs::{ActionSlice, ActionSpace, Actions, MAX_CATEGORIES, ObsSliceMut, Space};
+use rl_envs::{ActionSlice, ActionSpace, Actions, MAX_CATEGORIES, ObsSliceMut, Space, Spaces};
 use serde::Deserialize;
 
 /// Version of the protocol.
@@ -115,14 +115,14 @@ fn with_categories(space: Space, categories: &[u32]) -> Result<Space, String> {
 
 impl Hello {
     /// Returns the spaces, or what is wrong with them.
-    pub(super) fn spaces(&self) -> Result<(Space, ActionSpace), String> {
+    pub(super) fn spaces(&self) -> Result<Spaces, String> {
         let Self { protocol, observation: ObservationSpace { dtype, shape, low, high, categories }, action, masked, .. } = self;
         if *protocol != PROTOCOL {
             return Err(format!("it speaks version {protocol} of the protocol, this program version {PROTOCOL}"));
         }
         let len = shape.iter().try_fold(1usize, |len, &axis| len.checked_mul(axis)).filter(|len| (1..=MAX_LEN).contains(len));
         let len = len.ok_or_else(|| format!("observations of the shape {shape:?} have not 1 to {MAX_LEN} elements"))?;
-        let space = match dtype.as_str() {
+        let obs = match dtype.as_str() {
             "u8" => Space::bytes(shape, u8::MAX, 1.0 / 255.0),
             "f32" if (low.len(), high.len()) == (len, len) => {
                 let (low, high) = bounds("an observation", low, high)?;
@@ -150,7 +150,7 @@ impl Hello {
             }
             ActionsAllowed::Box { low, high } => return Err(format!("actions with {} and {} bounds", low.len(), high.len())),
         };
-        Ok((space, actions))
+        Ok(Spaces { obs, actions })
     }
 }
 
@@ -175,8 +175,8 @@ pub(super) struct Answer<'a> {
 }
 
 impl Shape {
-    pub(super) fn new(k: usize, (space, actions): &(Space, ActionSpace)) -> Self {
-        let row = space.len() * space.dtype().size();
+    pub(super) fn new(k: usize, Spaces { obs, actions }: &Spaces) -> Self {
+        let row = obs.len() * obs.dtype().size();
         let mask = if actions.masked() { actions.len() } else { 0 };
         let words = if actions.n_discrete().is_some() { 1 } else { actions.len() };
         Self { k, row, mask, request: 4 + 4 * k * words, obs: (4 + 6 * k + k * mask).next_multiple_of(8) }

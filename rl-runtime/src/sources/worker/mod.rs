@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rl_envs::catalog::{Batches, Entry, Limits};
-use rl_envs::{ActionSpace, BoxedEnv, Dtype, MakeBlocking, RandomActions, Space, Steps, VecEnv};
+use rl_envs::{BoxedEnv, Dtype, MakeBlocking, RandomActions, Spaces, Steps, VecEnv};
 use serde_json::{Map, Value, json};
 
 use self::blocking::WorkerEnv;
@@ -174,7 +174,7 @@ fn not_opened(name: &str, launch: &Launch, failure: &Failure, first: &Process) -
 }
 
 impl Batches for Workers {
-    fn spaces(&self) -> (Space, ActionSpace) {
+    fn spaces(&self) -> Spaces {
         self.spaces.clone()
     }
 
@@ -187,7 +187,7 @@ impl Batches for Workers {
     }
 
     fn blocking(&'static self) -> Option<MakeBlocking> {
-        Some(match self.spaces.0.dtype() {
+        Some(match self.spaces.obs.dtype() {
             Dtype::F32 => MakeBlocking::F32(Box::leak(Box::new(move || Box::new(WorkerEnv::new(self)) as BoxedEnv<f32>))),
             Dtype::U8 => MakeBlocking::U8(Box::leak(Box::new(move || Box::new(WorkerEnv::new(self)) as BoxedEnv<u8>))),
         })
@@ -195,7 +195,7 @@ impl Batches for Workers {
 
     fn busy(&'static self, seed: u64) -> Result<Option<f64>, rl_envs::Error> {
         let mut envs = WorkerVecEnv::new(self, 0..1)?;
-        let (mut steps, mut random) = (Steps::new(&envs), RandomActions::new(seed, 1, &self.spaces.1));
+        let (mut steps, mut random) = (Steps::new(&envs), RandomActions::new(seed, 1, &self.spaces.actions));
         envs.reset(seed, &mut steps)?;
         let (begin, before) = (Instant::now(), envs.cpu_times());
         while begin.elapsed() < MEASURED {

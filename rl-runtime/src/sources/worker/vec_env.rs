@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rl_envs::{
-    ActionSlice, ActionSpace, Canvas, Error, ObsSliceMut, Purpose, Space, StepLens, StepSlicesMut, VecEnv, rng, visit,
+    ActionSlice, ActionSpace, Canvas, Error, ObsSliceMut, Purpose, Space, Spaces, StepLens, StepSlicesMut, VecEnv, rng, visit,
 };
 use serde_json::json;
 
@@ -177,7 +177,7 @@ impl WorkerVecEnv {
     fn outcome(&self, range: Range<usize>, steps: StepSlicesMut<'_>) {
         let reply = self.answer();
         let (i, n) = (range.start, range.len());
-        let d = self.workers.spaces.0.len();
+        let d = self.workers.spaces.obs.len();
         let StepSlicesMut { obs, rewards, terminated, truncated, mut final_obs, masks, .. } = steps;
         rewards.iter_mut().zip(reply.rewards().skip(i)).for_each(|(to, from)| *to = from);
         let [over, cut] = reply.flags();
@@ -218,16 +218,16 @@ impl VecEnv for WorkerVecEnv {
     }
 
     fn observation_space(&self) -> &Space {
-        &self.workers.spaces.0
+        &self.workers.spaces.obs
     }
 
     fn action_space(&self) -> &ActionSpace {
-        &self.workers.spaces.1
+        &self.workers.spaces.actions
     }
 
     fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
-        let (space, actions) = &self.workers.spaces;
-        StepLens::check_reset(self.shape.k, (space, actions), &obs, masks.as_deref())?;
+        let Spaces { obs: space, actions } = &self.workers.spaces;
+        StepLens::check_reset(self.shape.k, space, actions, &obs, masks.as_deref())?;
         (self.seed, self.steps, self.config) = (seed, 0, self.workers.faults());
         self.begin()?;
         self.faults.clear();
@@ -241,7 +241,7 @@ impl VecEnv for WorkerVecEnv {
     }
 
     fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
-        let (k, (space, actions)) = (self.shape.k, &self.workers.spaces);
+        let (k, Spaces { obs: space, actions }) = (self.shape.k, &self.workers.spaces);
         steps.check(k, space, actions)?;
         if interrupt::drops_rollouts() {
             return Err(Error::Stopped);
@@ -266,8 +266,8 @@ impl VecEnv for WorkerVecEnv {
     }
 
     fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
-        let (space, actions) = &self.workers.spaces;
-        StepLens::check_reset(1, (space, actions), &obs, masks.as_deref())?;
+        let Spaces { obs: space, actions } = &self.workers.spaces;
+        StepLens::check_reset(1, space, actions, &obs, masks.as_deref())?;
         assert!(env_idx < self.shape.k, "environment {env_idx} of {}", self.shape.k);
         if self.process.is_some() && !self.waiting[env_idx] {
             let none = ActionSlice::Discrete(&[]);
@@ -290,7 +290,7 @@ impl VecEnv for WorkerVecEnv {
     }
 
     fn repeat_step(&mut self, env_idx: usize, steps: StepSlicesMut<'_>) -> Result<(), Error> {
-        let (space, actions) = &self.workers.spaces;
+        let Spaces { obs: space, actions } = &self.workers.spaces;
         steps.check(1, space, actions)?;
         assert!(env_idx < self.shape.k, "environment {env_idx} of {}", self.shape.k);
         match self.call(STEP_ONE | (env_idx as u32) << 8, env_idx, steps.actions.as_slice()) {

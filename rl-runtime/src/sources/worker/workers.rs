@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use rl_envs::{ActionSpace, Space};
+use rl_envs::Spaces;
 use serde_json::{Map, Value};
 
 use crate::pipeline::faults::FaultConfig;
@@ -16,7 +16,7 @@ pub(super) struct Workers {
     pub(super) launch: Launch,
     /// First message to a process, without its parent.
     pub(super) ask: Map<String, Value>,
-    pub(super) spaces: (Space, ActionSpace),
+    pub(super) spaces: Spaces,
     /// Directory in which the first worker has found the environment's module.
     pub(super) path: String,
     /// Resident memory of the first process once it had greeted, in bytes.

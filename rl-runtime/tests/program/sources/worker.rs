@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use crate::harness::{finish, python, rl, text};
 use rl_envs::catalog::{Entry, Limits};
 use rl_envs::{
-    ActionSpace, Actions, BlockingEnv as _, Dtype, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Space, Steps, VecEnv,
+    ActionSpace, Actions, BlockingEnv as _, Dtype, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Space, Spaces, Steps,
+    VecEnv,
 };
 use rl_runtime::budget::Budget;
 use rl_runtime::checkpoint;
@@ -86,7 +87,7 @@ fn a_worker_takes_the_steps_of_gymnasium_s_own_loop_bit_for_bit() {
     ] {
         let (entry, n, seed) = (open(id, &json!({})), 3, 11);
         let mut envs = entry.slices(n, 1, 1).unwrap().remove(0);
-        let (space, d, a) = (entry.spaces().0, envs.observation_space().len(), envs.action_space().len());
+        let (space, d, a) = (entry.spaces().obs, envs.observation_space().len(), envs.action_space().len());
         let numbers = |rows: &ObsRows, i: usize, d: usize| flat(&space, &numbers(rows, i, d));
         let mut random = RandomActions::new(5, n, envs.action_space());
         let mut steps = Steps::new(&*envs);
@@ -151,12 +152,12 @@ fn categories_cross_the_socket_as_numbers() {
     if python().is_none() {
         return;
     }
-    let space = |id: &str, kwargs| open(id, &kwargs).spaces().0;
+    let space = |id: &str, kwargs| open(id, &kwargs).spaces().obs;
     assert_eq!((space("FrozenLake-v1", json!({})).len(), space("FrozenLake-v1", json!({})).n_inputs()), (1, 16));
     // A tuple of Discrete(3) and MultiBinary(2), MultiDiscrete([2, 3]), a box of 2 x 2.
     assert_eq!(space("Spaces-mixed-v0", json!({})).categories(), [3, 0, 0, 2, 3, 0, 0, 0, 0]);
     let (entry, n) = (open("Table", &json!({"n": 100_000})), 3);
-    assert_eq!((entry.spaces().0.categories(), entry.spaces().0.high()), (&[100_000][..], &[99_999.0][..]));
+    assert_eq!((entry.spaces().obs.categories(), entry.spaces().obs.high()), (&[100_000][..], &[99_999.0][..]));
     let mut envs = entry.slices(n, 1, 1).unwrap().remove(0);
     let mut steps = Steps::new(&*envs);
     envs.reset(1, &mut steps).unwrap();
@@ -281,7 +282,7 @@ fn every_combination_of_choices_reaches_the_environment() {
         ("binary", vec![2; 5], vec![0.0; 5]),
     ] {
         let entry = open(&format!("Multi-{name}-v0"), &json!({}));
-        let (_, actions) = entry.spaces();
+        let actions = entry.spaces().actions;
         assert_eq!(actions, ActionSpace::MultiDiscrete { sizes: sizes.clone() });
         let n = actions.n_discrete().unwrap();
         let mut envs = entry.slices(n as usize, 1, 1).unwrap().remove(0);
@@ -340,7 +341,7 @@ fn trajectories_do_not_depend_on_the_number_of_workers() {
     }
     let play = |n_workers: usize| {
         let entry = open("CartPole-v1", &json!({}));
-        let mut random = RandomActions::new(1, 5, &entry.spaces().1);
+        let mut random = RandomActions::new(1, 5, &entry.spaces().actions);
         let mut slices = entry.slices(5, n_workers, 1).unwrap();
         assert_eq!(slices.len(), n_workers);
         let mut all: Vec<Steps> = slices.iter().map(|envs| Steps::new(&**envs)).collect();
@@ -376,7 +377,7 @@ fn environments_that_answer_on_their_own_take_the_steps_of_those_in_lock_step() 
     }
     for id in ["CartPole-v1", "Pendulum-v1", "Taxi-v4"] {
         let (entry, n, seed) = (open(id, &json!({})), 2, 7);
-        let (space, actions) = entry.spaces();
+        let Spaces { obs: space, actions } = entry.spaces();
         let (d, a) = (space.len(), actions.len());
         let mut envs = entry.slices(n, 1, 1).unwrap().remove(0);
         let mut random = RandomActions::new(3, n, &actions);
@@ -639,14 +640,14 @@ fn bytes_that_are_no_picture_are_learnt_from_as_numbers() {
         return;
     }
     let bounds = |name: &str| {
-        let space = open(name, &json!({})).spaces().0;
+        let space = open(name, &json!({})).spaces().obs;
         (space.dtype(), space.shape().to_vec(), space.low()[0], space.high()[0])
     };
     assert_eq!(bounds("Spaces-counts-v0"), (Dtype::F32, vec![4], 0.0, 3.0));
     assert_eq!(bounds("Spaces-board-v0"), (Dtype::F32, vec![6], 0.0, 7.0));
     assert_eq!(bounds("Spaces-bytes-v0"), (Dtype::F32, vec![5], 0.0, 255.0));
     assert_eq!(bounds("Spaces-image-v0"), (Dtype::U8, vec![3, 6, 5], 0.0, 255.0));
-    let among = open("Spaces-among-v0", &json!({})).spaces().0;
+    let among = open("Spaces-among-v0", &json!({})).spaces().obs;
     assert_eq!((among.high()[1], among.high()[2]), (3.0, 1.0), "a picture among numbers is scaled");
     let dir = tempfile::tempdir().unwrap();
     let learnt = |dtype: &str| train("tests.worker_envs:Counts", &json!({"dtype": dtype}), &[], &dir.path().join(dtype));
@@ -665,7 +666,7 @@ fn an_action_is_inside_its_space_in_the_space_s_own_type() {
             for (low, high) in [("-0.1", "0.7"), ("0.1", "0.30000001"), ("0.1", "inf"), ("-inf", "-0.1"), ("-inf", "inf")] {
                 let kwargs = json!({"dtype": dtype, "shape": shape, "low": low, "high": high});
                 let entry = open_own("Bounded", &kwargs).unwrap();
-                let ActionSpace::Continuous { low, high } = entry.spaces().1 else { unreachable!() };
+                let ActionSpace::Continuous { low, high } = entry.spaces().actions else { unreachable!() };
                 let mut envs = entry.slices(2, 1, 1).unwrap().remove(0);
                 let mut steps = Steps::new(&*envs);
                 envs.reset(0, &mut steps).unwrap();
@@ -752,7 +753,7 @@ fn masks_come_by_each_convention_or_are_refused() {
     for (name, how) in [("Masked", "info"), ("Masked", "method"), ("masked_in_a_wrapper", ""), ("Masked", "observation")] {
         let kwargs = if how.is_empty() { json!({}) } else { json!({"how": how}) };
         let entry = open_own(name, &kwargs).unwrap();
-        assert_eq!(entry.spaces().0.len(), 1, "{how}: a mask is no observation");
+        assert_eq!(entry.spaces().obs.len(), 1, "{how}: a mask is no observation");
         let mut envs = entry.slices(2, 1, 1).unwrap().remove(0);
         let mut steps = Steps::new(&*envs);
         envs.reset(0, &mut steps).unwrap();
@@ -1174,7 +1175,7 @@ fn spaces_without_a_number_are_refused_with_the_greeting() {
         assert!(error.exit_code() == 2 && error.to_string().contains(what), "{error}");
     }
     let wide = hostile("action", r#"{"kind": "multi_discrete", "sizes": [4294967295, 1]}"#, LONG, 0).unwrap();
-    assert_eq!(wide.spaces().1.len(), 1 << 32, "no overflow: the memory budget refuses it");
+    assert_eq!(wide.spaces().actions.len(), 1 << 32, "no overflow: the memory budget refuses it");
 }
 
 #[test]

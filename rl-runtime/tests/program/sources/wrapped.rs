@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::harness::{newest, text};
+use rl_envs::Spaces;
 use rl_envs::catalog::{self, ENVS};
 use rl_envs::wrappers::Wrappers;
 use rl_runtime::config::Layers;
@@ -83,7 +84,7 @@ fn what_is_observed_is_the_stack_of_every_environment() {
     let wrappers = Wrappers { frame_stack: 3, ..Wrappers::default() };
     for entry in ENVS {
         let (wrapped, plain) = (entry.wrapped(wrappers).spaces(), entry.spaces());
-        assert_eq!((wrapped.0, wrapped.1), (plain.0.stacked(3), plain.1), "{}", entry.name);
+        assert_eq!(wrapped, Spaces { obs: plain.obs.stacked(3), ..plain }, "{}", entry.name);
         assert!(entry.wrapped(wrappers).bytes_per_env() > entry.bytes_per_env(), "{}", entry.name);
     }
 }

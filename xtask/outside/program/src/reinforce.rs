@@ -6,7 +6,7 @@ use rl_agents::optim::{Optimizer, Rule};
 use rl_agents::settings::Kind;
 use rl_agents::{Agent, Counters, Error, Layout, Metrics, NetConfig, Policy, Schedule, Snapshot, Targets};
 use rl_buffer::Rollout;
-use rl_envs::{ActionSpace, Actions, Pool, Space};
+use rl_envs::{ActionSpace, Actions, Pool, Spaces};
 use rl_runtime::algo::{Algorithm, Build, Built, Concern, Traits};
 
 use crate::net::Net;
@@ -56,7 +56,7 @@ impl Algorithm for ReinforceConfig {
         None
     }
 
-    fn fits(&self, env: &str, (obs, actions): &(Space, ActionSpace), _: &NetConfig) -> Option<Concern> {
+    fn fits(&self, env: &str, Spaces { obs, actions }: &Spaces, _: &NetConfig) -> Option<Concern> {
         let fits = obs.len() == 1 && matches!(actions, ActionSpace::Discrete { n: 2, masked: false });
         (!fits).then(|| (vec![], format!("reinforce observes one number and chooses one of two actions, unlike {env}")))
     }

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
-use crate::bench::peers::{peers_python, spread};
+use crate::bench::peers::{peers_python, run, spread};
 use crate::bench::study::programs::Study;
 use crate::wheel;
 
@@ -36,10 +36,8 @@ const CASES: [Case; 9] = [
 /// Measures every case, all programs in turn.
 pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
     let python = peers_python(study.root, "target/peers-python", "requirements-python.txt")?;
-    let installed = Command::new(&python)
-        .args(["-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"])
-        .arg(wheel::build(study.root)?);
-    ensure!({ installed }.status().context("pip")?.success(), "the wheel cannot be installed");
+    let wheel = wheel::build(study.root)?;
+    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"]).arg(wheel))?;
     let study = &Study { root: study.root, name: study.name, python };
     let mut text = study.head(
         "From a loop of Python",
