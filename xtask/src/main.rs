@@ -274,16 +274,19 @@ fn features() -> Result<&'static [&'static str]> {
 fn test() -> Result<()> {
     let root = root();
     tidy::check(&root)?;
-    ptx::check(&root)?;
     if has("fmt") {
         cargo(&root, &["fmt", "--all", "--check"], &[])?;
     }
+    // What downloads and compiles on one core runs beside the first compilation.
+    let ptx = std::thread::spawn(|| captured(&["ptx --check"]));
+    let python = std::thread::spawn(move || python::python_path(&self::root()));
     let features = features()?;
     let all = ["--workspace", "--all-targets"];
     if has("clippy") {
         cargo(&root, &[&["clippy"], &all[..], features, &["--", "-D", "warnings"]].concat(), &[])?;
     }
-    let python = python::python_path(&root)?.map(|path| path.to_string_lossy().into_owned());
+    ptx.join().expect("checks return errors")?;
+    let python = python.join().expect("installations return errors")?.map(|path| path.to_string_lossy().into_owned());
     let gym: Vec<_> = python.iter().map(|path| ("PYTHONPATH", &**path)).collect();
     cargo(&root, &[&["test", "--no-run"], &all[..], features].concat(), &gym)?;
     // Tests and harnesses mostly wait for processes, the rest mostly compiles.

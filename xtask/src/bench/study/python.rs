@@ -11,9 +11,10 @@ use crate::wheel;
 
 const ROUNDS: usize = 5;
 
-/// Work of a row: its name, the arguments of `from_python.py`, and who can do it, ours first.
-struct Case {
+/// Row of the record, ours first among those who can do its work.
+struct Loop {
     name: &'static str,
+    /// Arguments of `from_python.py`.
     args: &'static str,
     who: &'static [&'static str],
 }
@@ -21,16 +22,16 @@ struct Case {
 const STEPS: &[&str] = &["samebits", "samebits-copy", "envpool", "sync", "vector", "gymnax"];
 const REPLAYS: &[&str] = &["samebits", "cpprb", "torchrl"];
 
-const CASES: [Case; 9] = [
-    Case { name: "CartPole, 1 environment", args: "steps cartpole 1", who: STEPS },
-    Case { name: "CartPole, 64 environments", args: "steps cartpole 64", who: STEPS },
-    Case { name: "CartPole, 4,096 environments", args: "steps cartpole 4096", who: STEPS },
-    Case { name: "Snake, 1,024 environments", args: "steps snake 1024", who: &["samebits", "samebits-copy", "envpool"] },
-    Case { name: "transitions added, 4,096 at once", args: "add 4096", who: REPLAYS },
-    Case { name: "drawn, 256 at once", args: "sample 256", who: REPLAYS },
-    Case { name: "drawn, 4,096 at once", args: "sample 4096", who: REPLAYS },
-    Case { name: "drawn by priorities and updated, 256", args: "update 256", who: REPLAYS },
-    Case { name: "drawn by priorities and updated, 4,096", args: "update 4096", who: REPLAYS },
+const CASES: [Loop; 9] = [
+    Loop { name: "CartPole, 1 environment", args: "steps cartpole 1", who: STEPS },
+    Loop { name: "CartPole, 64 environments", args: "steps cartpole 64", who: STEPS },
+    Loop { name: "CartPole, 4,096 environments", args: "steps cartpole 4096", who: STEPS },
+    Loop { name: "Snake, 1,024 environments", args: "steps snake 1024", who: &["samebits", "samebits-copy", "envpool"] },
+    Loop { name: "transitions added, 4,096 at once", args: "add 4096", who: REPLAYS },
+    Loop { name: "drawn, 256 at once", args: "sample 256", who: REPLAYS },
+    Loop { name: "drawn, 4,096 at once", args: "sample 4096", who: REPLAYS },
+    Loop { name: "drawn by priorities and updated, 256", args: "update 256", who: REPLAYS },
+    Loop { name: "drawn by priorities and updated, 4,096", args: "update 4096", who: REPLAYS },
 ];
 
 /// Measures every case, all programs in turn.
@@ -50,7 +51,7 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
     );
     for (names, cases) in [(STEPS, &CASES[..4]), (REPLAYS, &CASES[4..])] {
         let _ = writeln!(text, "| | {} |\n|---|{}", names.join(" | "), "---|".repeat(names.len()));
-        for Case { name, args, who } in cases {
+        for Loop { name, args, who } in cases {
             let mut rates = vec![Vec::new(); who.len()];
             for _ in 0..ROUNDS {
                 for (who, rates) in who.iter().zip(&mut rates) {
