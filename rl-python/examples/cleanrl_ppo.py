@@ -1,11 +1,13 @@
-"""CleanRL's PPO loop, in PyTorch, on our environments: python cleanrl_ppo.py
+"""CleanRL's PPO loop, in PyTorch, on our environments: python cleanrl_ppo.py [STEPS] [gymnasium]
 
-Prints env steps per second, and the mean return of the latest episodes.
+Prints env steps per second, alone and with the updates, and the mean return of the latest episodes; with `gymnasium`, of the same loop on
+Gymnasium's vector environments.
 """
 
 import sys
 import time
 
+import gymnasium
 import numpy as np
 import torch
 from torch import nn
@@ -13,10 +15,13 @@ from torch.distributions import Categorical
 
 import samebits
 
-NUM_ENVS, NUM_STEPS, TOTAL, EPOCHS, MINIBATCH = 64, 64, int(sys.argv[1]) if len(sys.argv) > 1 else 200_000, 4, 1024
+NUM_ENVS, NUM_STEPS, TOTAL, EPOCHS, MINIBATCH = 64, 32, int(sys.argv[1]) if len(sys.argv) > 1 else 200_000, 4, 256
 
 torch.manual_seed(1)
 envs = samebits.make_vec("cartpole", NUM_ENVS)
+if "gymnasium" in sys.argv:
+    same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+    envs = gymnasium.make_vec("CartPole-v1", NUM_ENVS, vectorization_mode="sync", vector_kwargs=same_step)
 
 
 def network(outputs, gain):
@@ -32,18 +37,22 @@ params = [*actor.parameters(), *critic.parameters()]
 optimizer = torch.optim.Adam(params, lr=1e-3, eps=1e-5)
 
 obs, _ = envs.reset(seed=1)
-returns, latest, begin = np.zeros(NUM_ENVS), [], time.time()
-for update in range(TOTAL // (NUM_ENVS * NUM_STEPS)):
+returns, latest, stepped, begin = np.zeros(NUM_ENVS), [], 0.0, time.perf_counter()
+updates = TOTAL // (NUM_ENVS * NUM_STEPS)
+for update in range(updates):
+    optimizer.param_groups[0]["lr"] = 1e-3 * (1 - update / updates)
     steps = {name: [] for name in ("obs", "actions", "log_probs", "rewards", "values", "next_values", "terminated", "truncated")}
     for _ in range(NUM_STEPS):
         seen = torch.from_numpy(obs)
         with torch.no_grad():
             policy, values = Categorical(logits=actor(seen)), critic(seen)[:, 0]
             actions = policy.sample()
+        before = time.perf_counter()
         obs, rewards, terminated, truncated, info = envs.step(actions.numpy())
-        after = obs
-        if "final_obs" in info:  # an episode's last observation has the value, not the next one's first
-            after = np.where(info["_final_obs"][:, None], info["final_obs"], obs)
+        stepped += time.perf_counter() - before
+        after = obs.copy()
+        for i in np.flatnonzero(terminated | truncated):  # an episode's last observation has the value, not the next one's first
+            after[i] = info["final_obs"][i]
         with torch.no_grad():
             next_values = critic(torch.from_numpy(after))[:, 0]
         row = (seen, actions, policy.log_prob(actions), rewards, values, next_values, terminated, truncated)
@@ -69,5 +78,6 @@ for update in range(TOTAL // (NUM_ENVS * NUM_STEPS)):
             loss.backward()
             nn.utils.clip_grad_norm_(params, 0.5)
             optimizer.step()
-taken = (update + 1) * NUM_ENVS * NUM_STEPS
-print(f"{taken} env steps, {taken / (time.time() - begin):.0f} per second, mean return {np.mean(latest):.1f}")
+taken = updates * NUM_ENVS * NUM_STEPS
+alone, all_of_it = taken / stepped, taken / (time.perf_counter() - begin)
+print(f"{taken} env steps, {alone:.0f} per second alone, {all_of_it:.0f} with the updates, mean return {np.mean(latest):.1f}")
