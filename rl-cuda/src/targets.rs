@@ -30,6 +30,8 @@ pub struct TargetKernels {
 /// The columns are in the storages `F` of f32 and `U` of u8.
 #[derive(Clone, Copy, Debug)]
 pub struct Steps<F, U> {
+    /// Number N of environments.
+    pub n_envs: usize,
     /// Rewards.
     pub rewards: F,
     /// 1 where the episode reached a terminal state.
@@ -40,34 +42,6 @@ pub struct Steps<F, U> {
     pub next_values: F,
     /// Values of the observations that the steps acted on.
     pub values: F,
-}
-
-impl Steps<Buffer<f32>, Buffer<u8>> {
-    /// Allocates columns of `len` zeros.
-    ///
-    /// # Errors
-    /// Errors of the device.
-    pub fn zeros(device: &Device, len: usize) -> Result<Self, Error> {
-        Ok(Self {
-            rewards: Buffer::zeros(device, len)?,
-            terminated: Buffer::zeros(device, len)?,
-            truncated: Buffer::zeros(device, len)?,
-            next_values: Buffer::zeros(device, len)?,
-            values: Buffer::zeros(device, len)?,
-        })
-    }
-
-    /// The columns to be read.
-    #[must_use]
-    pub fn views(&self) -> Steps<View<'_, f32>, View<'_, u8>> {
-        Steps {
-            rewards: self.rewards.view(),
-            terminated: self.terminated.view(),
-            truncated: self.truncated.view(),
-            next_values: self.next_values.view(),
-            values: self.values.view(),
-        }
-    }
 }
 
 /// Layout of a replay row in 32-bit words.
@@ -222,18 +196,17 @@ impl TargetKernels {
     /// The results equal those of `gae` of rl-buffer bit for bit.
     ///
     /// # Errors
-    /// [`Error::Length`] if the lengths differ or are not a multiple of `n_envs`, or [`Error::Launch`].
+    /// [`Error::Length`] if the lengths differ or are not a multiple of N, or [`Error::Launch`].
     #[allow(unsafe_code)]
     pub fn gae(
         &self,
         stream: &Stream,
         steps: &Steps<View<'_, f32>, View<'_, u8>>,
-        n_envs: usize,
         gamma: f32,
         lambda: f32,
         advantages: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
-        let len = advantages.len();
+        let (len, n_envs) = (advantages.len(), steps.n_envs);
         let n_steps = len / n_envs.max(1);
         length("advantages", n_steps * n_envs, len)?;
         length("rewards", len, steps.rewards.len())?;
@@ -259,7 +232,8 @@ impl TargetKernels {
     pub fn gather_words(
         &self,
         stream: &Stream,
-        (words, row): (&View<'_, u32>, Row),
+        words: &View<'_, u32>,
+        row: Row,
         indices: &View<'_, u32>,
         to: &WordColumns<'_>,
     ) -> Result<(), Error> {
@@ -296,7 +270,9 @@ impl TargetKernels {
     pub fn gather_bytes(
         &self,
         stream: &Stream,
-        (bytes, stride, part): (&View<'_, u8>, usize, Range<usize>),
+        bytes: &View<'_, u8>,
+        stride: usize,
+        part: Range<usize>,
         indices: &View<'_, u32>,
         to: &ViewMut<'_, u8>,
     ) -> Result<(), Error> {
@@ -361,10 +337,11 @@ impl TargetKernels {
     pub fn sample_gaussian(
         &self,
         stream: &Stream,
-        (means, log_std, bounds): (&View<'_, f32>, &View<'_, f32>, &View<'_, f32>),
+        means: &View<'_, f32>,
+        log_std: &View<'_, f32>,
+        bounds: &View<'_, f32>,
         PolicyStreams { clock, t, first_env }: PolicyStreams<'_>,
-        [actions, clipped]: [&ViewMut<'_, f32>; 2],
-        log_probs: &ViewMut<'_, f32>,
+        [actions, clipped, log_probs]: [&ViewMut<'_, f32>; 3],
     ) -> Result<(), Error> {
         let (n, a) = (log_probs.len(), log_std.len());
         length("means", n * a, means.len())?;

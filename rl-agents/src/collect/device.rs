@@ -84,7 +84,7 @@ impl DeviceCollector {
         };
         let mut clock = Buffer::zeros(device, 2)?;
         learner.stream.upload(&clock.view_mut(), &[seed, 0])?;
-        let (net, episodes) = (DeviceNet::new(device, net, (n, n), false)?, Episodes::new(device, n, MAX_LATEST)?);
+        let (net, episodes) = (DeviceNet::new(device, net, n, n, false)?, Episodes::new(device, n, MAX_LATEST)?);
         drop(learner);
         let (descent, steps, graph, ran) = (descent.clone(), 0, None, false);
         let mut collector = Self { descent, envs, net, episodes, clock, share, slices, clipped, seed, steps, graph, ran };
@@ -138,13 +138,12 @@ impl DeviceCollector {
         acting.descent.times.mark(&stream, None)?;
         *steps += acting.descent.rollout.shape().n_steps as u64;
         envs.check_actions(&stream)?;
-        let (ended, latest) = episodes.ended(&stream)?;
-        let mut ended = (ended, latest.into_iter().map(episode).collect());
+        let (mut n_ended, latest) = episodes.ended(&stream)?;
+        let mut latest = latest.into_iter().map(episode).collect();
         rollout.policy_version_mut().fill(version);
         rollout.on_device = true;
         if let Some(share) = share {
-            let all = (&mut descent.rollout, &descent.computed.next_values.view_mut());
-            ended = share.gather((&stream, &descent.times), rollout, all, ended)?;
+            (n_ended, latest) = share.gather(descent, rollout, n_ended, latest)?;
         } else if descent.computed.normalizes() {
             // The statistics of rewards are the host's.
             descent.times.mark(&stream, DevicePhase::Copies)?;
@@ -152,7 +151,7 @@ impl DeviceCollector {
             descent.times.mark(&stream, None)?;
         }
         descent.times.report()?;
-        Ok(ended)
+        Ok((n_ended, latest))
     }
 
     /// Returns the state to continue from, that of all ranks' environments.
@@ -284,8 +283,9 @@ impl ActingOnDevice<'_> {
                     targets.sample_categorical(stream, &outputs, masks.as_ref(), streams, actions, &log_probs)?;
                 }
                 (Actions::Continuous(actions), Some([bounds, clipped])) => {
-                    let (gaussian, clipped) = ((&outputs, &params.slice(log_std.clone()), &bounds.view()), clipped.view_mut());
-                    targets.sample_gaussian(stream, gaussian, streams, [actions, &clipped], &log_probs)?;
+                    let (log_std, clipped) = (params.slice(log_std.clone()), clipped.view_mut());
+                    let to = [actions, &clipped, &log_probs];
+                    targets.sample_gaussian(stream, &outputs, &log_std, &bounds.view(), streams, to)?;
                     steps.actions = Actions::Continuous(clipped);
                 }
                 _ => return Err(Error::ActionKind),
@@ -296,7 +296,7 @@ impl ActingOnDevice<'_> {
             inputs.forward(net, &params, &final_obs, n, Needed { not_chain: Some(actor), ended: Some(ended) })?;
             let ended = ended.each_ref();
             if let Some(rollout) = &mut finals {
-                push_finals((stream, t, d), envs.first_env(), ended, &final_obs, rollout)?;
+                push_finals(stream, t, envs.first_env(), ended, &final_obs, rollout)?;
             }
             let next_values = next_values.view_mut().into_slice(t * n..(t + 1) * n);
             kernels.ended_values(stream, &net.outputs(critic, n), ended, &next_values)?;
@@ -304,8 +304,8 @@ impl ActingOnDevice<'_> {
         inputs.forward(net, &params, &columns.last_obs(), n, Needed { not_chain: Some(actor), ended: None })?;
         stream.copy(&columns.last_values_mut(), &net.outputs(critic, n))?;
         let (rewards, flags) = (columns.rewards(), [&columns.terminated(), &columns.truncated()]);
-        let values = (&columns.values(), &columns.last_values());
-        kernels.continued_values(stream, values, flags, &next_values.view_mut())?;
+        let (values, last_values) = (columns.values(), columns.last_values());
+        kernels.continued_values(stream, &values, &last_values, flags, &next_values.view_mut())?;
         episodes.add(stream, &rewards, flags[0], flags[1])?;
         Ok(targets.advance_clock(stream, &clock.view_mut(), n_steps as u64)?)
     }
@@ -313,12 +313,14 @@ impl ActingOnDevice<'_> {
 
 /// Copies the final observations of the episodes that step `t` ended to the host.
 fn push_finals(
-    (stream, t, d): (&Stream, usize, usize),
+    stream: &Stream,
+    t: usize,
     first_env: u32,
     ended: [&View<'_, u8>; 2],
     final_obs: &Obs<View<'_, f32>, View<'_, u8>>,
     rollout: &mut Rollout,
 ) -> Result<(), Error> {
+    let d = rollout.shape().obs_len;
     let mut flags = [(); 2].map(|()| vec![0; ended[0].len()]);
     flags.iter_mut().zip(ended).try_for_each(|(to, from)| stream.download(to, from))?;
     let ends = |n: &usize| flags[0][*n] | flags[1][*n] != 0;

@@ -26,18 +26,19 @@ use crate::kernel::net::PackedNet;
 use crate::kernel::slices;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::learner::targets::{CONTIGUOUS, Refresh};
-use crate::learner::{Learner, Plan};
+use crate::learner::{BatchSizes, Learner, Plan};
 use crate::network::normalize::{Moments, normalized_reward};
 use crate::policy::distributions::Distribution;
 use crate::ranks::Ranks;
 use crate::{ActorCritic, Error};
 
-/// Returns the maximum number of floats in the partial gradients of a minibatch.
+/// Returns the slices of a minibatch, for a network with `n_params` parameters.
 ///
-/// Each tile has a partial gradient; above the maximum, each slice has one. Those of small networks are the only blocks of work
-/// that a device gets, so they may take 1 GiB: enough for minibatches of 2 million samples.
-pub(crate) fn max_partial_floats(n_params: usize) -> usize {
-    if n_params < 1 << 16 { 1 << 28 } else { 1 << 26 }
+/// Each tile has a partial gradient; above a maximum number of floats, each slice has one. Those of small networks are the only
+/// blocks of work that a device gets, so they may take 1 GiB: enough for minibatches of 2 million samples.
+pub(crate) fn minibatch_slices(batch_size: usize, n_params: usize) -> MinibatchSlices {
+    let max_floats = if n_params < 1 << 16 { 1 << 28 } else { 1 << 26 };
+    MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, max_floats)
 }
 
 /// Work that is repeated, as a graph.
@@ -228,10 +229,12 @@ impl DeviceDescent {
     /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
     pub(crate) fn new(
         device: &Device,
-        (policy, rule): (&ActorCritic, Rule),
+        policy: &ActorCritic,
+        rule: Rule,
         shape: RolloutShape,
-        (batch_size, micro_batch): (usize, usize),
-        (normalize_reward, refresh): (bool, Refresh),
+        BatchSizes { batch_size, micro_batch }: BatchSizes,
+        normalize_reward: bool,
+        refresh: Refresh,
     ) -> Result<Self, Error> {
         let network = policy.network();
         let Some(PackedNet { net, .. }) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
@@ -244,8 +247,7 @@ impl DeviceDescent {
             _ => None,
         };
         let (len, n_params) = (shape.n_steps * shape.n_envs, policy.params().len());
-        let slices =
-            MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, max_partial_floats(n_params));
+        let slices = minibatch_slices(batch_size, n_params);
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
         let held = held(&slices, micro_batch);
         let (actor, critic) = policy.chains();
@@ -256,7 +258,7 @@ impl DeviceDescent {
             rule,
             kernels: LearnerKernels::new(device)?,
             targets: TargetKernels::new(device)?,
-            net: DeviceNet::new(device, net, (held, batch_size), true)?,
+            net: DeviceNet::new(device, net, held, batch_size, true)?,
             chains: [actor, critic],
             obs_scale: network.obs_scale(),
             normalizer: network.normalizer().map(|_| DeviceNormalizer::new(device, shape, one_hot.as_ref())).transpose()?,
@@ -337,7 +339,7 @@ impl DeviceDescent {
         let RolloutShape { n_steps, n_envs, obs_len: d, .. } = self.rollout.shape();
         let len = n_steps * n_envs * d;
         let obs = visit!(Obs, self.rollout.obs(), |obs| obs.slice(0..len));
-        Ok(normalizer.moments((&self.stream, &self.targets), &obs)?)
+        Ok(normalizer.moments(&self.stream, &self.targets, &obs)?)
     }
 
     /// Returns the counters.
@@ -352,8 +354,10 @@ impl DeviceDescent {
     /// targets to steps.
     pub(crate) fn update(
         &mut self,
-        (plan, settings): (&Plan, &UpdateSettings),
-        (rollout, is_stale): (&Rollout, bool),
+        plan: &Plan,
+        settings: &UpdateSettings,
+        rollout: &Rollout,
+        is_stale: bool,
         inv_std: Option<f32>,
         learn: impl Fn(&mut Self, &Plan) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -468,12 +472,12 @@ impl DeviceDescent {
                 _ => return Err(Error::ObsKind),
             };
             inputs.forward(net, &params.view(), &obs, n, Needed { not_chain: Some(actor), ended: None })?;
-            let ended = (&net.outputs(critic, n), &final_at.there.view().slice(0..n));
+            let (final_values, at) = (net.outputs(critic, n), final_at.there.view().slice(0..n));
             let next_values = computed.next_values.view_mut();
             if first == 0 {
-                kernels.next_values(stream, (&values, &columns.last_values()), ended, &next_values)?;
+                kernels.next_values(stream, &values, &columns.last_values(), &final_values, &at, &next_values)?;
             } else {
-                kernels.replace_values(stream, ended, &next_values)?;
+                kernels.replace_values(stream, &final_values, &at, &next_values)?;
             }
             first += n;
             if first >= ends.len() {
@@ -559,9 +563,10 @@ impl Learner for DeviceDescent {
     fn targets(&mut self, plan: &Plan) -> Result<(), Error> {
         self.kernels.begin(&self.stream, &mut self.state)?;
         let Self { stream, kernels, rollout: columns, computed, off_policy, .. } = self;
-        let (values, n_envs) = (columns.values(), columns.shape().n_envs);
+        let values = columns.values();
         let Computed { next_values, advantages, returns, rewards } = computed;
         let steps = Steps {
+            n_envs: columns.shape().n_envs,
             rewards: rewards.as_ref().map_or(columns.rewards(), |rewards| rewards.there.view()),
             terminated: columns.terminated(),
             truncated: columns.truncated(),
@@ -571,10 +576,10 @@ impl Learner for DeviceDescent {
         if off_policy.correction() == Some(Refresh::VTrace) {
             let OffPolicy { kernels, log_probs, weights: [weights, _], .. } = off_policy;
             let to = [&advantages.view_mut(), &returns.view_mut(), &weights.view_mut()];
-            kernels.vtrace(stream, (&steps, n_envs), [&log_probs.view(), &columns.log_probs()], (plan.gamma, plan.lambda), to)?;
+            kernels.vtrace(stream, &steps, [&log_probs.view(), &columns.log_probs()], plan.gamma, plan.lambda, to)?;
         } else {
-            self.targets.gae(stream, &steps, n_envs, plan.gamma, plan.lambda, &advantages.view_mut())?;
-            kernels.returns(stream, (&advantages.view(), &values), &returns.view_mut())?;
+            self.targets.gae(stream, &steps, plan.gamma, plan.lambda, &advantages.view_mut())?;
+            kernels.returns(stream, &advantages.view(), &values, &returns.view_mut())?;
         }
         Ok(kernels.explained_variance(stream, [&returns.view(), &values], &self.scratch.view_mut(), &mut self.state)?)
     }
@@ -606,9 +611,9 @@ impl Learner for DeviceDescent {
         let refresh = off_policy.correction();
         let [sum, squares, _] = &mut self.sums;
         if plan.normalize {
-            let (scratch, of_rows) = (self.scratch.view_mut(), (&advantages, Some(&rows)));
-            kernels.sum(stream, of_rows, Terms::Numbers, &scratch, &sum.view_mut())?;
-            kernels.sum(stream, of_rows, Terms::SquaredDistances(sum.view()), &scratch, &squares.view_mut())?;
+            let (scratch, of_rows) = (self.scratch.view_mut(), Some(&rows));
+            kernels.sum(stream, &advantages, of_rows, Terms::Numbers, &scratch, &sum.view_mut())?;
+            kernels.sum(stream, &advantages, of_rows, Terms::SquaredDistances(sum.view()), &scratch, &squares.view_mut())?;
         }
         // The loss of other ranks' samples is computed from stale outputs here, and replaced.
         let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
@@ -626,7 +631,7 @@ impl Learner for DeviceDescent {
         let mut moments = plan.normalize.then_some([sum.view(), squares.view()]);
         if refresh == Some(Refresh::VTrace) {
             let [weights, weighted] = &mut off_policy.weights;
-            off_policy.kernels.weigh(stream, &rows, (&advantages, moments), &weights.view(), &weighted.view_mut())?;
+            off_policy.kernels.weigh(stream, &rows, &advantages, moments, &weights.view(), &weighted.view_mut())?;
             (advantages, moments) = (weighted.view(), None);
         }
         let len = columns.log_probs().len();
@@ -661,9 +666,9 @@ impl Learner for DeviceDescent {
         if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
             let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
             let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.std_terms] };
-            exchange.gradient(Queue { stream, kernels }, (net, &params), slices, buffers, write)?;
+            exchange.gradient(Queue { stream, kernels }, net, &params, slices, buffers, write)?;
         } else {
-            net.gradient(Queue { stream, kernels }, &params, (0..slices.count(), slices), &mut self.partial.view_mut(), write)?;
+            net.gradient(Queue { stream, kernels }, &params, 0..slices.count(), slices, &mut self.partial.view_mut(), write)?;
             kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
         }
         let n_tiles = slices.tiles();
@@ -680,7 +685,7 @@ impl Learner for DeviceDescent {
     fn step(&mut self) -> Result<ControlFlow<()>, Error> {
         let Self { stream, kernels, params, moments, gradient, state, scratch, sums: [.., squares], .. } = self;
         let gradient = gradient.view();
-        kernels.sum(stream, (&gradient, None), Terms::Squares, &scratch.view_mut(), &squares.view_mut())?;
+        kernels.sum(stream, &gradient, None, Terms::Squares, &scratch.view_mut(), &squares.view_mut())?;
         kernels.step(stream, &squares.view(), state)?;
         match &mut moments[..] {
             [m, v] => kernels.adam(stream, &gradient, &params.view_mut(), [&m.view_mut(), &v.view_mut()], state)?,
@@ -1056,11 +1061,11 @@ mod tests {
             stream.upload(&there.view_mut(), &x).unwrap();
             let mut scratch = Buffer::zeros(device, LearnerKernels::sum_scratch(n)).unwrap();
             let [mut sum, mut squares, mut distances] = [(); 3].map(|()| Buffer::<f64>::zeros(device, 1).unwrap());
-            let all = (&there.view(), None);
-            kernels.sum(&stream, all, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
-            kernels.sum(&stream, all, Terms::Squares, &scratch.view_mut(), &squares.view_mut()).unwrap();
+            let of = &there.view();
+            kernels.sum(&stream, of, None, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
+            kernels.sum(&stream, of, None, Terms::Squares, &scratch.view_mut(), &squares.view_mut()).unwrap();
             let about = Terms::SquaredDistances(sum.view());
-            kernels.sum(&stream, all, about, &scratch.view_mut(), &distances.view_mut()).unwrap();
+            kernels.sum(&stream, of, None, about, &scratch.view_mut(), &distances.view_mut()).unwrap();
             let mean = crate::kernel::sums::sum(&x) / n as f64;
             let expected = [
                 crate::kernel::sums::sum(&x),

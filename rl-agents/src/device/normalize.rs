@@ -57,7 +57,8 @@ impl DeviceNormalizer {
     /// `None` for bytes and categories.
     pub(crate) fn moments(
         &mut self,
-        (stream, targets): (&Stream, &TargetKernels),
+        stream: &Stream,
+        targets: &TargetKernels,
         obs: &Obs<View<'_, f32>, View<'_, u8>>,
     ) -> Result<Option<Vec<Moments>>, rl_cuda::Error> {
         let (Some(slices), Obs::F32(obs)) = (&mut self.slices, obs) else { return Ok(None) };
@@ -113,8 +114,8 @@ impl Inputs<'_> {
         inputs: &ViewMut<'_, f32>,
     ) -> Result<(), rl_cuda::Error> {
         match (self.one_hot, obs) {
-            (Some(one_hot), Obs::F32(obs)) => self.kernels.one_hot(self.stream, (obs, one_hot), rows, inputs)?,
-            _ => self.kernels.samples(self.stream, (obs, self.scale, self.obs_len), rows, inputs)?,
+            (Some(one_hot), Obs::F32(obs)) => self.kernels.one_hot(self.stream, obs, one_hot, rows, inputs)?,
+            _ => self.kernels.samples(self.stream, obs, self.scale, self.obs_len, rows, inputs)?,
         }
         let Some(DeviceNormalizer { mean, inv_std, .. }) = self.normalizer else { return Ok(()) };
         self.targets.normalize(self.stream, inputs, &mean.there.view(), &inv_std.there.view())

@@ -78,8 +78,17 @@ impl Unit<'_> {
     }
 }
 
-/// Cuts the first `n` rows of a matrix of `height` rows into units.
-fn units((height, n): (usize, usize), layer: usize, matrix: &mut [f32]) -> impl Iterator<Item = Unit<'_>> {
+/// Rows of a chunk's matrices.
+#[derive(Clone, Copy)]
+struct ChunkRows {
+    /// Number of rows in memory.
+    height: usize,
+    /// Number of rows with a sample, which are the first ones.
+    n: usize,
+}
+
+/// Cuts the rows of a matrix that have a sample into units.
+fn units(ChunkRows { height, n }: ChunkRows, layer: usize, matrix: &mut [f32]) -> impl Iterator<Item = Unit<'_>> {
     matrix.chunks_exact_mut(height * PANEL).enumerate().flat_map(move |(panel, rows)| {
         let rows = rows[..n * PANEL].chunks_mut(ROWS * PANEL).enumerate();
         rows.map(move |(i, to)| Unit { layer, panel, first: i * ROWS, to })
@@ -90,8 +99,11 @@ fn units((height, n): (usize, usize), layer: usize, matrix: &mut [f32]) -> impl 
 ///
 /// `compute` reads the matrices of the other layers.
 fn compute_depth(
-    (net, rows, threads): (&Net, (usize, usize), Threads<'_>),
-    (stage, depth): (Stage, usize),
+    net: &Net,
+    rows: ChunkRows,
+    threads: Threads<'_>,
+    stage: Stage,
+    depth: usize,
     matrices: &mut [Aligned],
     compute: impl Fn(&mut Unit<'_>, &[Aligned]) + Sync,
 ) {
@@ -137,7 +149,7 @@ impl Layered {
         self.reserve(kernel.net, n.min(CHUNK), chunks.len() > 1);
         for (i, chunk) in chunks.iter().enumerate() {
             self.activations(kernel, samples, slices, threads, loss, chunk);
-            self.weights(kernel, threads, chunk, (chunks.len() > 1, i + 1 == chunks.len()), gradient);
+            self.weights(kernel, threads, chunk, chunks.len() > 1, i + 1 == chunks.len(), gradient);
         }
     }
 
@@ -154,16 +166,16 @@ impl Layered {
         let Self { height, inputs, outputs, deltas, out_grads, .. } = self;
         let (height, start) = (*height, chunk[0].samples.start);
         let n = chunk[chunk.len() - 1].samples.end - start;
-        let with = (net, (height, n), threads);
+        let rows = ChunkRows { height, n };
 
-        let mut all: Vec<_> = units((height, n), 0, inputs).collect();
+        let mut all: Vec<_> = units(rows, 0, inputs).collect();
         threads.each(Stage::Inputs, &mut all, &|unit| {
             let columns = unit.panel * PANEL..net.n_in.min((unit.panel + 1) * PANEL);
             let range = start + unit.first..start + unit.samples().end;
             samples.copy(range, net.n_in, columns, PANEL, unit.to);
         });
         for depth in 0..net.depth() {
-            compute_depth(with, (Stage::Forward, depth), outputs, |unit, outputs| {
+            compute_depth(net, rows, threads, Stage::Forward, depth, outputs, |unit, outputs| {
                 let input = net.places[unit.layer].source.map_or(&*inputs, |source| &outputs[source]);
                 let input = Rows::new(input, height, unit.samples());
                 dispatch(isa, Forward { net, packed, input, unit });
@@ -198,7 +210,7 @@ impl Layered {
         }
 
         for depth in (0..net.depth() - 1).rev() {
-            compute_depth(with, (Stage::Backward, depth), deltas, |unit, deltas| {
+            compute_depth(net, rows, threads, Stage::Backward, depth, deltas, |unit, deltas| {
                 let dz = |reader: usize| Rows::new(&deltas[reader], height, unit.samples());
                 let readers: Vec<_> = net.readers(unit.layer).map(|reader| (&net.layers[reader], dz(reader))).collect();
                 let y = Rows::new(&outputs[unit.layer], height, unit.samples()).panel(unit.panel);
@@ -215,7 +227,8 @@ impl Layered {
         PackedNet { isa, net, .. }: PackedNet<'_>,
         threads: Threads<'_>,
         chunk: &[SliceTile],
-        (several, last): (bool, bool),
+        several: bool,
+        last: bool,
         gradient: &mut [f32],
     ) {
         let Self { height, inputs, outputs, deltas, sums, .. } = self;
@@ -332,7 +345,7 @@ impl Work for &mut Gradient<'_> {
                 let rows = tile.samples.start - chunk[0].samples.start..tile.samples.end - chunk[0].samples.start;
                 let (input, dz, sum) = (input.part(rows.clone()), dz.part(rows), &mut levels[level]);
                 match part {
-                    GradPart::Inputs(q) => layer.weight_grad::<S>((*q, p), input, dz, sum),
+                    GradPart::Inputs(q) => layer.weight_grad::<S>(*q, p, input, dz, sum),
                     GradPart::Bias => layer.bias_grad(p, dz, sum),
                 }
                 for _ in 0..if tile.last { tile.slice.trailing_ones() } else { 0 } {
@@ -343,7 +356,7 @@ impl Work for &mut Gradient<'_> {
             }
             match part {
                 _ if !*last => {}
-                GradPart::Inputs(q) => layer.unpack_block((*q, p), &levels[0], to),
+                GradPart::Inputs(q) => layer.unpack_block(*q, p, &levels[0], to),
                 GradPart::Bias => {
                     let to = &mut to[p * PANEL..layer.n_out.min((p + 1) * PANEL)];
                     to.copy_from_slice(&levels[0][..to.len()]);

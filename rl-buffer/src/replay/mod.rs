@@ -211,14 +211,15 @@ impl ReplayBuffer {
     /// # Errors
     /// The errors of [`ReplayBuffer::new`], or [`Error::Block`] if the memory does not keep its promise.
     pub fn new_in(shape: TransitionShape, capacity: usize, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
-        Self::with_more(shape, capacity, (0, 0), memory)
+        Self::with_more(shape, capacity, 0, 0, memory)
     }
 
     /// Creates a buffer that leaves room for other memory, per transition and in total.
     pub(crate) fn with_more(
         shape: TransitionShape,
         capacity: usize,
-        (each, fixed): (u128, u128),
+        each: u128,
+        fixed: u128,
         memory: &Arc<dyn Memory>,
     ) -> Result<Self, Error> {
         shape.check()?;

@@ -14,7 +14,7 @@ use rl_envs::{
 
 use crate::driver::args::{Args, long};
 use crate::driver::kernel::{Kernel, KernelInfo};
-use crate::envs::twins::{self, Constants, Twin};
+use crate::envs::twins::{self, Constants, StateColumns, Twin};
 use crate::{Buffer, CpuAccess, Device, Element, Error, Graph, Module, PinnedSlab, Stream, View, ViewMut, driver::sources};
 
 /// Default number of threads per block.
@@ -271,7 +271,7 @@ impl CudaVecEnv {
         let kernel = |what: &str| device.kernel_of(module, format!("{}_{what}", twin.name));
         let stream = device.stream()?;
         let mut memory = Memory {
-            words: Buffer::zeros(device, twin.words(n_envs))?,
+            words: Buffer::zeros(device, twin.columns.len(n_envs))?,
             clock: Buffer::zeros(device, 2)?,
             fault: Buffer::zeros(device, 1)?,
         };
@@ -329,7 +329,7 @@ impl CudaVecEnv {
 
     /// Returns the bytes of one environment's state.
     pub(crate) fn state_bytes(&self) -> usize {
-        let (words, halves) = self.twin.columns;
+        let StateColumns { words, halves } = self.twin.columns;
         4 * words + 2 * halves
     }
 

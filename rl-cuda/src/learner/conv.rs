@@ -189,7 +189,8 @@ impl ConvLayer {
         stream: &Stream,
         params: &View<'_, f32>,
         dz: &View<'_, f32>,
-        (activation, y): (Activation, &View<'_, f32>),
+        activation: Activation,
+        y: &View<'_, f32>,
         dx: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let shape = &self.shape;
@@ -208,7 +209,7 @@ impl ConvLayer {
     /// Writes the layer's partial gradients.
     ///
     /// `x` are its inputs, and `dz` is the gradient of its sums. `partial` begins with the layer's first number: weights, then
-    /// biases. Rows are `stride` numbers apart.
+    /// biases.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -218,14 +219,14 @@ impl ConvLayer {
         slices: &MinibatchSlices,
         x: &View<'_, f32>,
         dz: &View<'_, f32>,
-        (partial, stride): (&ViewMut<'_, f32>, usize),
+        partial: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let shape = &self.shape;
         length("x", slices.n * shape.in_len(), x.len())?;
         length("dz", slices.n * shape.out_len(), dz.len())?;
-        let len = (slices.rows() - 1) * stride + shape.n_params();
+        let len = (slices.rows() - 1) * slices.len + shape.n_params();
         length("partial", len, partial.len().min(len))?;
-        let (size, words) = (shape.words(slices.n, Activation::None)?, slices.words(stride));
+        let (size, words) = (shape.words(slices.n, Activation::None)?, slices.words());
         let args = Args::new().push_long(x.address()).push_long(dz.address()).push_long(partial.address());
         let args = self.push_offsets(args).push(&size).push(&words);
         let n = blocks(shape.n_weights() / shape.n_out, shape.n_out) * slices.rows() as u64 * u64::from(BLOCK);

@@ -144,7 +144,8 @@ impl KernelBench<'_, LearnerKernels> {
         &mut self,
         objective: Objective,
         columns: &LossColumns<'_>,
-        (outputs, values): (&Buffer<f32>, &Buffer<f32>),
+        outputs: &Buffer<f32>,
+        values: &Buffer<f32>,
         distribution: LossDistribution<'_>,
         state: &LearnerState,
     ) {
@@ -183,20 +184,19 @@ fn dense_layers_agree_on_any_numbers() {
             let activation = [Activation::None, Activation::Tanh, Activation::Relu][round % 3];
             let layer = DenseLayer { n_in, n_out, activation };
             let mut y = bench.floats(m * n_out, false);
-            bench.kernels.forward(&bench.stream, layer, &params.view(), &x.view(), &y.view_mut()).unwrap();
+            let of_layer = DenseParams { layer, params: params.view() };
+            bench.kernels.forward(&bench.stream, of_layer, &x.view(), &y.view_mut()).unwrap();
             let mut dx = bench.floats(m * n_in, wild);
             for add in [true, false] {
                 let x = x.view();
                 let derive = (activation != Activation::None).then_some((activation, &x));
-                let layer = (layer, &params.view());
-                bench.kernels.input_gradient(&bench.stream, layer, &dz.view(), derive, add, &dx.view_mut()).unwrap();
+                bench.kernels.input_gradient(&bench.stream, of_layer, &dz.view(), derive, add, &dx.view_mut()).unwrap();
                 bench.digest.floats(&bench.stream, &dx);
             }
             let slices = bench.slices(m, params.len());
             let mut partial = bench.floats(slices.rows() * params.len(), false);
             let mut gradient = bench.floats(params.len(), false);
-            let to = (&partial.view_mut(), params.len());
-            bench.kernels.gradient(&bench.stream, (layer, &slices), &x.view(), &dz.view(), to).unwrap();
+            bench.kernels.gradient(&bench.stream, layer, &slices, &x.view(), &dz.view(), &partial.view_mut()).unwrap();
             bench.kernels.sum_gradients(&bench.stream, &slices, &partial.view(), &gradient.view_mut()).unwrap();
             [&y, &partial, &gradient].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
         }
@@ -211,15 +211,14 @@ fn dense_layers_agree_on_any_numbers() {
             params[n_in * n_out] = 0.0;
             let (params, x, dz) = (bench.upload(&params), bench.upload(&x), bench.floats(m * n_out, false));
             let (mut y, mut dx) = (bench.zeros(m * n_out), bench.zeros(m * n_in));
-            bench.kernels.forward(&bench.stream, layer, &params.view(), &x.view(), &y.view_mut()).unwrap();
-            let of_layer = (layer, &params.view());
+            let of_layer = DenseParams { layer, params: params.view() };
+            bench.kernels.forward(&bench.stream, of_layer, &x.view(), &y.view_mut()).unwrap();
             for add in [false, true] {
                 bench.kernels.input_gradient(&bench.stream, of_layer, &dz.view(), None, add, &dx.view_mut()).unwrap();
             }
             let slices = MinibatchSlices::new(m, 1, n_params, 0);
             let mut partial = bench.zeros(slices.rows() * n_params);
-            let to = (&partial.view_mut(), n_params);
-            bench.kernels.gradient(&bench.stream, (layer, &slices), &x.view(), &dz.view(), to).unwrap();
+            bench.kernels.gradient(&bench.stream, layer, &slices, &x.view(), &dz.view(), &partial.view_mut()).unwrap();
             [&y, &dx, &partial].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
         }
         // Several tiles in a slice, added in one row or in rows of their own; a column of zeros.
@@ -232,7 +231,7 @@ fn dense_layers_agree_on_any_numbers() {
                 let slices = MinibatchSlices::new(n, count, 9, most);
                 let mut partial = bench.floats(slices.rows() * 9, false);
                 let mut gradient = bench.zeros(9);
-                bench.kernels.gradient(&bench.stream, (layer, &slices), &x.view(), &dz.view(), (&partial.view_mut(), 9)).unwrap();
+                bench.kernels.gradient(&bench.stream, layer, &slices, &x.view(), &dz.view(), &partial.view_mut()).unwrap();
                 bench.kernels.sum_gradients(&bench.stream, &slices, &partial.view(), &gradient.view_mut()).unwrap();
                 [&partial, &gradient].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
             }
@@ -262,8 +261,7 @@ fn convolutions_agree_on_any_numbers() {
             for (count, most) in [(1, 0), (2, usize::MAX)] {
                 let slices = MinibatchSlices::new(m, count, shape.n_params(), most);
                 let mut partial = bench.floats(slices.rows() * shape.n_params(), false);
-                let to = (&partial.view_mut(), shape.n_params());
-                layer.gradient(&bench.stream, &slices, &x.view(), &dz.view(), to).unwrap();
+                layer.gradient(&bench.stream, &slices, &x.view(), &dz.view(), &partial.view_mut()).unwrap();
                 bench.digest.floats(&bench.stream, &partial);
             }
         }
@@ -293,11 +291,12 @@ fn activations_agree_on_any_number() {
                 let params = bench.upload(&[weight, weight, weight, weight, -0.0, -0.0, -0.0, -0.0]);
                 let (mut y, mut dx) = (bench.zeros(numbers.len()), bench.zeros(numbers.len()));
                 let layer = DenseLayer { n_in: 1, n_out: 4, activation };
-                bench.kernels.forward(&bench.stream, layer, &params.view(), &rows.view(), &y.view_mut()).unwrap();
+                let layer = DenseParams { layer, params: params.view() };
+                bench.kernels.forward(&bench.stream, layer, &rows.view(), &y.view_mut()).unwrap();
                 let of_x = numbers.view();
                 let derive = (activation != Activation::None).then_some((activation, &of_x));
                 let layer = DenseLayer { n_in: 4, n_out: 1, activation };
-                let layer = (layer, &params.view().slice(0..5));
+                let layer = DenseParams { layer, params: params.view().slice(0..5) };
                 bench.kernels.input_gradient(&bench.stream, layer, &rows.view(), derive, false, &dx.view_mut()).unwrap();
                 [&y, &dx].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
                 let (n_in, n_out, kernel, stride, in_size, planes, together) = (1, 4, 1, 1, [1, 1], false, 1);
@@ -325,10 +324,10 @@ fn sums_and_samples_agree_on_any_numbers() {
             let mut scratch = bench.zeros(LearnerKernels::sum_scratch(n));
             let (mut sum, mut to) = (bench.zeros::<f64>(1), bench.zeros::<f64>(1));
             for terms in [Terms::Numbers, Terms::Squares] {
-                bench.kernels.sum(&bench.stream, (&x.view(), rows), terms, &scratch.view_mut(), &sum.view_mut()).unwrap();
+                bench.kernels.sum(&bench.stream, &x.view(), rows, terms, &scratch.view_mut(), &sum.view_mut()).unwrap();
                 bench.digest.doubles(&bench.stream, &sum);
                 let terms = Terms::SquaredDistances(sum.view());
-                bench.kernels.sum(&bench.stream, (&x.view(), rows), terms, &scratch.view_mut(), &to.view_mut()).unwrap();
+                bench.kernels.sum(&bench.stream, &x.view(), rows, terms, &scratch.view_mut(), &to.view_mut()).unwrap();
                 bench.digest.doubles(&bench.stream, &to);
             }
             let (d, n) = (bench.corners.pick(&[1, 2, 3, 7, 31]), bench.corners.pick(&[1, 5, 33, 65]));
@@ -342,7 +341,7 @@ fn sums_and_samples_agree_on_any_numbers() {
             for obs in [Obs::F32(floats.view()), Obs::U8(bytes.view())] {
                 for rows in [None, Some(&rows)] {
                     let scale = bench.corners.pick(&[1.0, 1.0 / 255.0, 0.37]);
-                    bench.kernels.samples(&bench.stream, (&obs, scale, d), rows, &x.view_mut()).unwrap();
+                    bench.kernels.samples(&bench.stream, &obs, scale, d, rows, &x.view_mut()).unwrap();
                     bench.digest.floats(&bench.stream, &x);
                 }
             }
@@ -352,7 +351,7 @@ fn sums_and_samples_agree_on_any_numbers() {
             let obs = bench.upload(&obs);
             let mut x = bench.zeros(n * inputs.len());
             for rows in [None, Some(&rows)] {
-                bench.kernels.one_hot(&bench.stream, (&obs.view(), &inputs), rows, &x.view_mut()).unwrap();
+                bench.kernels.one_hot(&bench.stream, &obs.view(), &inputs, rows, &x.view_mut()).unwrap();
                 bench.digest.floats(&bench.stream, &x);
             }
         }
@@ -392,9 +391,10 @@ fn orders_and_targets_agree_from_any_counter() {
             let at = bench.upload(&at);
             let final_values = bench.floats(at.len(), wild);
             let (mut next_values, mut returns) = (bench.floats(t * n, false), bench.floats(t * n, false));
-            let (values, ends) = (values.view(), (&final_values.view(), &at.view()));
-            bench.kernels.next_values(&bench.stream, (&values, &last_values.view()), ends, &next_values.view_mut()).unwrap();
-            bench.kernels.returns(&bench.stream, (&advantages.view(), &values), &returns.view_mut()).unwrap();
+            let (values, last_values, final_values) = (values.view(), last_values.view(), final_values.view());
+            let to = next_values.view_mut();
+            bench.kernels.next_values(&bench.stream, &values, &last_values, &final_values, &at.view(), &to).unwrap();
+            bench.kernels.returns(&bench.stream, &advantages.view(), &values, &returns.view_mut()).unwrap();
             let mut scratch = Buffer::zeros(device, LearnerKernels::variance_scratch(t * n)).unwrap();
             let of = [&returns.view(), &values];
             bench.kernels.explained_variance(&bench.stream, of, &scratch.view_mut(), &mut state).unwrap();
@@ -404,8 +404,7 @@ fn orders_and_targets_agree_from_any_counter() {
             let (flags, final_values) = ([&terminated.view(), &truncated.view()], bench.floats(t * n, wild));
             bench.kernels.ended_values(&bench.stream, &final_values.view(), flags, &next_values.view_mut()).unwrap();
             bench.digest.floats(&bench.stream, &next_values);
-            let values = (&values, &last_values.view());
-            bench.kernels.continued_values(&bench.stream, values, flags, &next_values.view_mut()).unwrap();
+            bench.kernels.continued_values(&bench.stream, &values, &last_values, flags, &next_values.view_mut()).unwrap();
             bench.digest.floats(&bench.stream, &next_values);
         }
         for (seed, n) in EQUAL {
@@ -545,7 +544,7 @@ fn objectives_agree_on_any_numbers() {
                     }
                     None => LossDistribution::Categorical,
                 };
-                bench.objective(objective, &columns, (&outputs, &new_values), distribution, &state);
+                bench.objective(objective, &columns, &outputs, &new_values, distribution, &state);
                 bench.digest.floats(&bench.stream, &of_std);
             }
         }
@@ -582,7 +581,7 @@ fn objectives_of_several_heads_agree_on_any_numbers() {
                         moments: None,
                     };
                     let distribution = LossDistribution::Heads(&of_heads);
-                    bench.objective(objective, &columns, (&outputs, &values), distribution, &state);
+                    bench.objective(objective, &columns, &outputs, &values, distribution, &state);
                 }
             }
         }
@@ -633,7 +632,7 @@ fn objectives_agree_where_coefficients_show() {
                     moments: None,
                 };
                 let distribution = if in_heads { LossDistribution::Heads(&one_head) } else { LossDistribution::Categorical };
-                bench.objective(objective, &columns, (&outputs, &ones), distribution, state);
+                bench.objective(objective, &columns, &outputs, &ones, distribution, state);
             }
         }
         bench.digest
@@ -760,6 +759,7 @@ fn off_policy_corrections_agree_on_any_numbers() {
             }
             let [terminated, truncated] = bench.flags(len);
             let steps = Steps {
+                n_envs,
                 rewards: rewards.view(),
                 terminated: terminated.view(),
                 truncated: truncated.view(),
@@ -767,10 +767,10 @@ fn off_policy_corrections_agree_on_any_numbers() {
                 values: values.view(),
             };
             let [mut advantages, mut returns, mut weights, mut weighted] = [(); 4].map(|()| bench.zeros(len));
-            let discounts = (bench.corners.pick(&[0.99, 1.0, 0.5]), bench.corners.pick(&[0.95, 1.0, 0.0]));
+            let (gamma, lambda) = (bench.corners.pick(&[0.99, 1.0, 0.5]), bench.corners.pick(&[0.95, 1.0, 0.0]));
             let of_both = if round % 2 == 0 { [&log_probs.view(), &start.view()] } else { [&start.view(), &log_probs.view()] };
             let to = [&advantages.view_mut(), &returns.view_mut(), &weights.view_mut()];
-            kernels.vtrace(&bench.stream, (&steps, n_envs), of_both, discounts, to).unwrap();
+            kernels.vtrace(&bench.stream, &steps, of_both, gamma, lambda, to).unwrap();
             // Each row once, and one past the end.
             let order: Vec<u32> = (1..=len as u32).rev().collect();
             let order = bench.upload(&order);
@@ -779,8 +779,9 @@ fn off_policy_corrections_agree_on_any_numbers() {
                 bench.upload(&[moment])
             });
             for moments in [None, Some([sum.view(), squares.view()])] {
-                let of_all = (&advantages.view(), moments);
-                kernels.weigh(&bench.stream, &order.view(), of_all, &weights.view(), &weighted.view_mut()).unwrap();
+                kernels
+                    .weigh(&bench.stream, &order.view(), &advantages.view(), moments, &weights.view(), &weighted.view_mut())
+                    .unwrap();
                 bench.digest.floats(&bench.stream, &weighted);
             }
             [&advantages, &returns, &weights].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));

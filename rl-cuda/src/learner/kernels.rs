@@ -257,7 +257,9 @@ impl LearnerKernels {
     pub fn samples(
         &self,
         stream: &Stream,
-        (obs, scale, d): (&Obs<View<'_, f32>, View<'_, u8>>, f32, usize),
+        obs: &Obs<View<'_, f32>, View<'_, u8>>,
+        scale: f32,
+        d: usize,
         rows: Option<&View<'_, u32>>,
         x: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
@@ -288,7 +290,8 @@ impl LearnerKernels {
     pub fn one_hot(
         &self,
         stream: &Stream,
-        (obs, inputs): (&View<'_, f32>, &OneHotInputs),
+        obs: &View<'_, f32>,
+        inputs: &OneHotInputs,
         rows: Option<&View<'_, u32>>,
         x: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
@@ -324,7 +327,8 @@ impl LearnerKernels {
     pub fn sum(
         &self,
         stream: &Stream,
-        (x, rows): (&View<'_, f32>, Option<&View<'_, u32>>),
+        x: &View<'_, f32>,
+        rows: Option<&View<'_, u32>>,
         terms: Terms<'_>,
         scratch: &ViewMut<'_, f64>,
         to: &ViewMut<'_, f64>,
@@ -543,8 +547,10 @@ impl LearnerKernels {
     pub fn next_values(
         &self,
         stream: &Stream,
-        (values, last_values): (&View<'_, f32>, &View<'_, f32>),
-        (final_values, final_at): (&View<'_, f32>, &View<'_, u32>),
+        values: &View<'_, f32>,
+        last_values: &View<'_, f32>,
+        final_values: &View<'_, f32>,
+        final_at: &View<'_, u32>,
         next_values: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let (len, n_envs) = (next_values.len(), last_values.len());
@@ -552,7 +558,7 @@ impl LearnerKernels {
         let args = Args::new().push_long(values.address()).push_long(last_values.address()).push_long(next_values.address());
         // SAFETY: the parameters are those of `targets_next_values`; lengths were checked above.
         unsafe { self.next_values.launch(stream, len as u64, BLOCK, args.push_long(len as u64).push(&[n_envs as u32]))? };
-        self.replace_values(stream, (final_values, final_at), next_values)
+        self.replace_values(stream, final_values, final_at, next_values)
     }
 
     /// Replaces numbers of a column at some steps, each of which appears once.
@@ -564,7 +570,8 @@ impl LearnerKernels {
     pub fn replace_values(
         &self,
         stream: &Stream,
-        (values, at): (&View<'_, f32>, &View<'_, u32>),
+        values: &View<'_, f32>,
+        at: &View<'_, u32>,
         column: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let n = at.len();
@@ -603,7 +610,8 @@ impl LearnerKernels {
     pub fn continued_values(
         &self,
         stream: &Stream,
-        (values, last_values): (&View<'_, f32>, &View<'_, f32>),
+        values: &View<'_, f32>,
+        last_values: &View<'_, f32>,
         [terminated, truncated]: [&View<'_, u8>; 2],
         next_values: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
@@ -625,7 +633,8 @@ impl LearnerKernels {
     pub fn returns(
         &self,
         stream: &Stream,
-        (advantages, values): (&View<'_, f32>, &View<'_, f32>),
+        advantages: &View<'_, f32>,
+        values: &View<'_, f32>,
         returns: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let len = returns.len();

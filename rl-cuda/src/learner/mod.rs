@@ -24,7 +24,7 @@ pub use kernels::{
     Deviations, EpochOrder, HeadSizes, KL_PART, LearnerKernels, LossColumns, LossDistribution, LossHeads, Objective,
     OneHotInputs, PARTS, Terms,
 };
-pub use layer::{Activation, DenseLayer};
+pub use layer::{Activation, DenseLayer, DenseParams};
 pub use narrow::{NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples};
 pub use off_policy::{ActionDistribution, JudgedSamples, OffPolicyKernels};
 pub use q_learning::{NextColumns, QLearningKernels, TD_TERMS, TdColumns};

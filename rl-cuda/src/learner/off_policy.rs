@@ -137,16 +137,17 @@ impl OffPolicyKernels {
     /// `vtrace` of rl-buffer bit for bit.
     ///
     /// # Errors
-    /// [`Error::Length`] if the lengths differ or are not a multiple of `n_envs`, or [`Error::Launch`].
+    /// [`Error::Length`] if the lengths differ or are not a multiple of N, or [`Error::Launch`].
     pub fn vtrace(
         &self,
         stream: &Stream,
-        (steps, n_envs): (&Steps<View<'_, f32>, View<'_, u8>>, usize),
+        steps: &Steps<View<'_, f32>, View<'_, u8>>,
         log_probs: [&View<'_, f32>; 2],
-        (gamma, lambda): (f32, f32),
+        gamma: f32,
+        lambda: f32,
         [advantages, returns, weights]: [&ViewMut<'_, f32>; 3],
     ) -> Result<(), Error> {
-        let len = advantages.len();
+        let (len, n_envs) = (advantages.len(), steps.n_envs);
         let n_steps = len / n_envs.max(1);
         length("advantages", n_steps * n_envs, len)?;
         for (what, found) in [
@@ -189,7 +190,8 @@ impl OffPolicyKernels {
         &self,
         stream: &Stream,
         rows: &View<'_, u32>,
-        (advantages, moments): (&View<'_, f32>, Option<[View<'_, f64>; 2]>),
+        advantages: &View<'_, f32>,
+        moments: Option<[View<'_, f64>; 2]>,
         weights: &View<'_, f32>,
         weighted: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
