@@ -9,9 +9,7 @@ use rl_cuda::{Buffer, Device, Element};
 use rl_envs::{ActionSpace, Actions, Purpose, Rng, Space, math, rng};
 
 fn upload<T: Element>(device: &Device, from: &[T]) -> Buffer<T> {
-    let mut to = Buffer::zeros(device, from.len()).unwrap();
-    device.stream().unwrap().upload(&to.view_mut(), from).unwrap();
-    to
+    Buffer::of(device, from).unwrap()
 }
 
 fn download<T: Element>(device: &Device, from: &Buffer<T>) -> Vec<T> {

@@ -209,8 +209,7 @@ pub fn gather_bandwidth(device: &Device, capacity: usize, batch: usize, seconds:
     let drawn: Vec<u32> = (0..batch)
         .map(|i| rl_envs::rng::below(rl_envs::rng::word(0, i as u32, 0, rl_envs::Purpose::Replay), capacity as u32))
         .collect();
-    let mut indices = Buffer::zeros(device, batch)?;
-    stream.upload(&indices.view_mut(), &drawn)?;
+    let indices = Buffer::of(device, &drawn)?;
     let mut to = WordBuffers::zeros(device, row, batch)?;
     let took = timed(&stream, seconds, || kernels.gather_words(&stream, &words.view(), row, &indices.view(), &to.columns()))?;
     Ok((batch * (8 * row.len() + 4)) as f64 / took)

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use crate::driver::args::{Args, long};
 use crate::driver::kernel::Kernel;
+use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
 /// Threads per block.
@@ -150,10 +151,14 @@ impl ObsSlices {
         if !starts.is_sorted() || n_envs == 0 || obs_len == 0 {
             return Err(Error::Kind { what: "starts", expected: "slices of columns in order" });
         }
-        let mut slices = Buffer::zeros(device, starts.len())?;
-        device.stream()?.upload(&slices.view_mut(), starts)?;
         let len = (starts.len() - 1) * obs_len;
-        Ok(Self { starts: slices, n_envs, obs_len, means: Buffer::zeros(device, len)?, m2s: Buffer::zeros(device, len)? })
+        Ok(Self {
+            starts: Buffer::of(device, starts)?,
+            n_envs,
+            obs_len,
+            means: Buffer::zeros(device, len)?,
+            m2s: Buffer::zeros(device, len)?,
+        })
     }
 }
 
@@ -166,10 +171,6 @@ pub struct PolicyStreams<'a> {
     pub t: u64,
     /// Index of the environment of row 0.
     pub first_env: u32,
-}
-
-fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
-    if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) }
 }
 
 impl TargetKernels {

@@ -119,9 +119,7 @@ impl Source {
 }
 
 fn upload<T: Element>(device: &Device, from: &[T]) -> Buffer<T> {
-    let mut to = Buffer::zeros(device, from.len()).unwrap();
-    device.stream().unwrap().upload(&to.view_mut(), from).unwrap();
-    to
+    Buffer::of(device, from).unwrap()
 }
 
 /// Runs an environment beside Rust, then with many steps per launch.

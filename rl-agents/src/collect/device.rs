@@ -14,8 +14,7 @@ use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, pool, visit};
 
 use crate::collect::lockstep::State;
 use crate::device::descent::{DeviceDescent, lock};
-use crate::device::net::{DeviceNet, Needed};
-use crate::device::normalize::Inputs;
+use crate::device::net::{DeviceNet, Needed, Queue};
 use crate::device::share::{DeviceShare, MAX_LATEST};
 use crate::device::times::DevicePhase;
 use crate::kernel::net::Net;
@@ -77,13 +76,10 @@ impl DeviceCollector {
         let clipped = match envs.action_space() {
             ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => None,
             ActionSpace::Continuous { low, high } => {
-                let mut bounds = Buffer::zeros(device, 2 * low.len())?;
-                learner.stream.upload(&bounds.view_mut(), &[&low[..], high].concat())?;
-                Some([bounds, Buffer::zeros(device, n * low.len())?])
+                Some([Buffer::of(device, &[&low[..], high].concat())?, Buffer::zeros(device, n * low.len())?])
             }
         };
-        let mut clock = Buffer::zeros(device, 2)?;
-        learner.stream.upload(&clock.view_mut(), &[seed, 0])?;
+        let clock = Buffer::of(device, &[seed, 0])?;
         let (net, episodes) = (DeviceNet::new(device, net, n, n, false)?, Episodes::new(device, n, MAX_LATEST)?);
         drop(learner);
         let (descent, steps, graph, ran) = (descent.clone(), 0, None, false);
@@ -122,7 +118,7 @@ impl DeviceCollector {
         let stream = descent.stream.clone();
         rollout.clear();
         // The first statistics include this rollout, so its final observations are valued after it was added to them.
-        let keeps_finals = descent.normalizer.as_ref().is_some_and(|normalizer| normalizer.is_empty);
+        let keeps_finals = descent.inputs.normalizer.as_ref().is_some_and(|normalizer| normalizer.is_empty);
         descent.times.mark(&stream, DevicePhase::Acting)?;
         let mut acting = ActingOnDevice { descent, net, episodes, clock, share: share.as_mut(), clipped: clipped.as_mut() };
         match graph {
@@ -261,20 +257,18 @@ impl ActingOnDevice<'_> {
     /// `finals` takes the final observations, for which the host waits at each step.
     fn enqueue(&mut self, envs: &mut CudaVecEnv, mut finals: Option<&mut Rollout>) -> Result<(), Error> {
         let Self { descent, net, episodes, clock, share, clipped } = self;
-        let DeviceDescent { stream, kernels, targets, chains, obs_scale, normalizer, rollout, computed, params, log_std, .. } =
-            &mut **descent;
+        let DeviceDescent { stream, kernels, targets, chains, inputs, rollout, computed, params, log_std, .. } = &mut **descent;
+        let queue = Queue { stream, kernels };
         let (columns, next_values) = match share {
             Some(DeviceShare { rollout, next_values, .. }) => (rollout, next_values),
             None => (rollout, &mut computed.next_values),
         };
-        let RolloutShape { n_steps, n_envs: n, obs_len: d, .. } = columns.shape();
-        let normalizer = normalizer.as_ref();
-        let inputs = Inputs { stream, kernels, targets, obs_len: d, scale: *obs_scale, one_hot: None, normalizer };
+        let RolloutShape { n_steps, n_envs: n, .. } = columns.shape();
         let ([actor, critic], params) = (*chains, params.view());
         columns.restart(stream)?;
         for t in 0..n_steps {
             let DeviceStep { obs, masks, mut steps, log_probs, values } = columns.step(t);
-            inputs.forward(net, &params, &obs, n, Needed::default())?;
+            inputs.forward(queue, net, &params, &obs, n, Needed::default())?;
             stream.copy(&values, &net.outputs(critic, n))?;
             let outputs = net.outputs(actor, n);
             let streams = PolicyStreams { clock: clock.view(), t: 1 + t as u64, first_env: envs.first_env() };
@@ -293,7 +287,7 @@ impl ActingOnDevice<'_> {
             envs.step_on(stream, 1, ActionSource::Given, &steps)?;
             let final_obs = visit!(Obs, steps.final_obs, |obs| obs.into_view());
             let ended = [steps.terminated.into_view(), steps.truncated.into_view()];
-            inputs.forward(net, &params, &final_obs, n, Needed { not_chain: Some(actor), ended: Some(ended) })?;
+            inputs.forward(queue, net, &params, &final_obs, n, Needed { not_chain: Some(actor), ended: Some(ended) })?;
             let ended = ended.each_ref();
             if let Some(rollout) = &mut finals {
                 push_finals(stream, t, envs.first_env(), ended, &final_obs, rollout)?;
@@ -301,7 +295,7 @@ impl ActingOnDevice<'_> {
             let next_values = next_values.view_mut().into_slice(t * n..(t + 1) * n);
             kernels.ended_values(stream, &net.outputs(critic, n), ended, &next_values)?;
         }
-        inputs.forward(net, &params, &columns.last_obs(), n, Needed { not_chain: Some(actor), ended: None })?;
+        inputs.forward(queue, net, &params, &columns.last_obs(), n, Needed { not_chain: Some(actor), ended: None })?;
         stream.copy(&columns.last_values_mut(), &net.outputs(critic, n))?;
         let (rewards, flags) = (columns.rewards(), [&columns.terminated(), &columns.truncated()]);
         let (values, last_values) = (columns.values(), columns.last_values());
@@ -449,13 +443,8 @@ mod tests {
                         ended.push(std::mem::take(&mut running[at % n]));
                     }
                 }
-                let mut there = Buffer::zeros(device, t * n).unwrap();
-                stream.upload(&there.view_mut(), &rewards).unwrap();
-                let flags = flags.map(|flags| {
-                    let mut there = Buffer::zeros(device, t * n).unwrap();
-                    stream.upload(&there.view_mut(), &flags).unwrap();
-                    there
-                });
+                let there = Buffer::of(device, &rewards).unwrap();
+                let flags = flags.map(|flags| Buffer::of(device, &flags).unwrap());
                 episodes.add(&stream, &there.view(), &flags[0].view(), &flags[1].view()).unwrap();
                 let latest = ended[ended.len().saturating_sub(keep)..].to_vec();
                 assert_eq!(episodes.ended(&stream).unwrap(), (ended.len(), latest), "{device}: {t} x {n}, round {round}");

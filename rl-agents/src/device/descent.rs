@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rl_buffer::{DeviceRollout, Memory, ObsSlice, Pinned, Rollout, RolloutShape, Streamed};
 use rl_cuda::learner::{
-    ActionDistribution, Deviations, EpochOrder, HeadSizes, JudgedSamples, KL_PART, LearnerCounters, LearnerKernels, LearnerState,
-    LossColumns, LossDistribution, LossHeads, MinibatchSlices, OffPolicyKernels, OneHotInputs, PARTS, Terms, UpdateSettings,
-    UpdateTotals,
+    ActionDistribution, EpochOrder, HeadSizes, JudgedSamples, KL_PART, LearnerCounters, LearnerKernels, LearnerState,
+    LossColumns, LossHeads, MinibatchSlices, OffPolicyKernels, PARTS, Terms, UpdateSettings, UpdateTotals,
 };
 use rl_cuda::targets::{Steps, TargetKernels};
 use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View, ViewMut};
@@ -151,10 +150,7 @@ pub(crate) struct DeviceDescent {
     pub(crate) targets: TargetKernels,
     net: DeviceNet,
     pub(crate) chains: [usize; 2],
-    pub(crate) obs_scale: f32,
-    /// Inputs of observations with categories.
-    one_hot: Option<OneHotInputs>,
-    pub(crate) normalizer: Option<DeviceNormalizer>,
+    pub(crate) inputs: Inputs,
     pub(crate) rollout: DeviceRollout,
     pub(crate) computed: Computed,
     off_policy: OffPolicy,
@@ -251,7 +247,10 @@ impl DeviceDescent {
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
         let held = held(&slices, micro_batch);
         let (actor, critic) = policy.chains();
-        let one_hot = network.categories().map(|of| OneHotInputs::new(device, of.sizes())).transpose()?;
+        let mut inputs = Inputs::new(device, network, shape.obs_len)?;
+        if network.normalizer().is_some() {
+            inputs.normalizer = Some(DeviceNormalizer::new(device, shape, inputs.one_hot.as_ref())?);
+        }
         Ok(Self {
             stream: device.stream()?,
             copies: device.stream()?,
@@ -260,9 +259,7 @@ impl DeviceDescent {
             targets: TargetKernels::new(device)?,
             net: DeviceNet::new(device, net, held, batch_size, true)?,
             chains: [actor, critic],
-            obs_scale: network.obs_scale(),
-            normalizer: network.normalizer().map(|_| DeviceNormalizer::new(device, shape, one_hot.as_ref())).transpose()?,
-            one_hot,
+            inputs,
             rollout: DeviceRollout::new(device, shape)?,
             computed: Computed {
                 next_values: floats(len)?,
@@ -325,7 +322,7 @@ impl DeviceDescent {
 
     /// Copies the policy's statistics of observations and the counters to the device.
     pub(crate) fn set_statistics(&mut self, policy: &ActorCritic, counters: &LearnerCounters) -> Result<(), Error> {
-        if let (Some(there), Some(here)) = (&mut self.normalizer, policy.network().normalizer()) {
+        if let (Some(there), Some(here)) = (&mut self.inputs.normalizer, policy.network().normalizer()) {
             there.set(&self.stream, here)?;
         }
         Ok(self.state.set_counters(&self.stream, counters)?)
@@ -335,11 +332,11 @@ impl DeviceDescent {
     ///
     /// `None` for bytes.
     pub(crate) fn moments(&mut self) -> Result<Option<Vec<Moments>>, Error> {
-        let Some(normalizer) = &mut self.normalizer else { return Ok(None) };
+        let Some(normalizer) = &mut self.inputs.normalizer else { return Ok(None) };
         let RolloutShape { n_steps, n_envs, obs_len: d, .. } = self.rollout.shape();
         let len = n_steps * n_envs * d;
         let obs = visit!(Obs, self.rollout.obs(), |obs| obs.slice(0..len));
-        Ok(normalizer.moments(&self.stream, &self.targets, &obs)?)
+        Ok(normalizer.moments(&self.stream, &obs)?)
     }
 
     /// Returns the counters.
@@ -399,16 +396,8 @@ impl DeviceDescent {
     ///
     /// Its values replace the acting policy's; its log-probabilities are computed if they are needed.
     fn judge(&mut self) -> Result<(), Error> {
-        let Self { stream, kernels, targets, net, rollout: columns, off_policy, params, log_std, heads, .. } = self;
-        let inputs = Inputs {
-            stream,
-            kernels,
-            obs_len: columns.shape().obs_len,
-            targets,
-            scale: self.obs_scale,
-            one_hot: self.one_hot.as_ref(),
-            normalizer: self.normalizer.as_ref(),
-        };
+        let Self { stream, kernels, inputs, net, rollout: columns, off_policy, params, log_std, heads, .. } = self;
+        let queue = Queue { stream, kernels };
         let RolloutShape { n_steps, n_envs, obs_len: d, .. } = columns.shape();
         let ([actor, critic], params, len) = (self.chains, params.view(), n_steps * n_envs);
         let distribution = distribution(heads.as_ref(), params.slice(log_std.clone()));
@@ -418,7 +407,7 @@ impl DeviceDescent {
             let of_rows = rows.start * d..rows.end * d;
             let obs = visit!(Obs, columns.obs(), |obs| obs.slice(of_rows.clone()));
             let judges = has_actions && off_policy.refresh != Refresh::Values;
-            inputs.forward(net, &params, &obs, n, Needed { not_chain: (!judges).then_some(actor), ended: None })?;
+            inputs.forward(queue, net, &params, &obs, n, Needed { not_chain: (!judges).then_some(actor), ended: None })?;
             if judges {
                 let outputs = net.outputs(actor, n);
                 let a = outputs.len() / n;
@@ -442,16 +431,8 @@ impl DeviceDescent {
 
     /// Computes the values of the next observations, with those of the final ones.
     fn next_values(&mut self, rollout: &Rollout) -> Result<(), Error> {
-        let Self { stream, kernels, targets, net, rollout: columns, computed, params, final_obs, final_at, .. } = self;
-        let inputs = Inputs {
-            stream,
-            kernels,
-            obs_len: columns.shape().obs_len,
-            targets,
-            scale: self.obs_scale,
-            one_hot: self.one_hot.as_ref(),
-            normalizer: self.normalizer.as_ref(),
-        };
+        let Self { stream, kernels, inputs, net, rollout: columns, computed, params, final_obs, final_at, .. } = self;
+        let queue = Queue { stream, kernels };
         let RolloutShape { n_envs, obs_len: d, .. } = columns.shape();
         let ([actor, critic], values) = (self.chains, columns.values());
         let ends = rollout.final_at();
@@ -471,7 +452,7 @@ impl DeviceDescent {
                 }
                 _ => return Err(Error::ObsKind),
             };
-            inputs.forward(net, &params.view(), &obs, n, Needed { not_chain: Some(actor), ended: None })?;
+            inputs.forward(queue, net, &params.view(), &obs, n, Needed { not_chain: Some(actor), ended: None })?;
             let (final_values, at) = (net.outputs(critic, n), final_at.there.view().slice(0..n));
             let next_values = computed.next_values.view_mut();
             if first == 0 {
@@ -604,7 +585,8 @@ impl Learner for DeviceDescent {
     fn gradient(&mut self, plan: &Plan, range: Range<usize>) -> Result<(), Error> {
         let order = EpochOrder { n_samples: plan.n_samples, shuffled: plan.shuffled };
         self.kernels.rows(&self.stream, &self.state, order, &self.rows.view_mut())?;
-        let Self { stream, kernels, net, rollout: columns, computed, off_policy, params, slices, .. } = self;
+        let Self { stream, kernels, inputs, net, rollout: columns, computed, off_policy, params, slices, .. } = self;
+        let queue = Queue { stream, kernels };
         let n = range.len();
         let (rows, params) = (self.rows.view(), params.view());
         let mut advantages = computed.advantages.view();
@@ -617,17 +599,8 @@ impl Learner for DeviceDescent {
         }
         // The loss of other ranks' samples is computed from stale outputs here, and replaced.
         let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
-        let inputs = Inputs {
-            stream,
-            kernels,
-            obs_len: columns.shape().obs_len,
-            targets: &self.targets,
-            scale: self.obs_scale,
-            one_hot: self.one_hot.as_ref(),
-            normalizer: self.normalizer.as_ref(),
-        };
-        let write = |samples, x: &ViewMut<'_, f32>| inputs.write(&columns.obs(), Some(&rows.slice(samples)), x);
-        net.forward_samples(Queue { stream, kernels }, &params, own, write)?;
+        let write = |samples, x: &ViewMut<'_, f32>| inputs.write(queue, &columns.obs(), Some(&rows.slice(samples)), x);
+        net.forward_samples(queue, &params, own, write)?;
         let mut moments = plan.normalize.then_some([sum.view(), squares.view()]);
         if refresh == Some(Refresh::VTrace) {
             let [weights, weighted] = &mut off_policy.weights;
@@ -646,29 +619,22 @@ impl Learner for DeviceDescent {
             moments,
         };
         let ([outputs, values], [d_outputs, d_values]) = net.heads(self.chains, n);
-        let log_std = params.slice(self.log_std.clone());
-        let judged = distribution(self.heads.as_ref(), log_std);
-        let distribution = match judged {
-            ActionDistribution::Heads(heads) => LossDistribution::Heads(heads),
-            ActionDistribution::Categorical => LossDistribution::Categorical,
-            ActionDistribution::Gaussian(log_std) => {
-                LossDistribution::Gaussian(Deviations { log_std, terms: self.std_terms.view_mut() })
-            }
-        };
-        let heads = LossHeads { outputs, values, d_outputs, d_values, terms: self.terms.view_mut(), distribution };
+        let distribution = distribution(self.heads.as_ref(), params.slice(self.log_std.clone()));
+        let (terms, std_terms) = (self.terms.view_mut(), self.std_terms.view_mut());
+        let heads = LossHeads { outputs, values, d_outputs, d_values, terms, std_terms, distribution };
         kernels.objective(stream, plan.objective, &minibatch, &heads, &self.state)?;
         if refresh == Some(Refresh::LogProbs) {
             let (rows, actions, masks) = (Some(rows), minibatch.actions, minibatch.masks);
-            let samples = JudgedSamples { outputs, distribution: judged, rows, actions, masks };
+            let samples = JudgedSamples { outputs, distribution, rows, actions, masks };
             let kl = self.terms.view_mut().into_slice(KL_PART * n..(KL_PART + 1) * n);
             off_policy.kernels.divergence(stream, &samples, &off_policy.log_probs.view(), &kl)?;
         }
         if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
             let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
             let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.std_terms] };
-            exchange.gradient(Queue { stream, kernels }, net, &params, slices, buffers, write)?;
+            exchange.gradient(queue, net, &params, slices, buffers, write)?;
         } else {
-            net.gradient(Queue { stream, kernels }, &params, 0..slices.count(), slices, &mut self.partial.view_mut(), write)?;
+            net.gradient(queue, &params, 0..slices.count(), slices, &mut self.partial.view_mut(), write)?;
             kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
         }
         let n_tiles = slices.tiles();
@@ -1057,8 +1023,7 @@ mod tests {
         let mut rng = rl_envs::Rng::new(3, 0, 0, rl_envs::Purpose::Init);
         for n in [1, 31, 256, 257, 9_155, 65_537] {
             let x: Vec<f32> = (0..n).map(|_| 3.0 + rng.normal()).collect();
-            let mut there = Buffer::zeros(device, n).unwrap();
-            stream.upload(&there.view_mut(), &x).unwrap();
+            let there = Buffer::of(device, &x).unwrap();
             let mut scratch = Buffer::zeros(device, LearnerKernels::sum_scratch(n)).unwrap();
             let [mut sum, mut squares, mut distances] = [(); 3].map(|()| Buffer::<f64>::zeros(device, 1).unwrap());
             let of = &there.view();

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use rl_buffer::{Batch, DeviceBatch, DeviceReplay, Memory, Pinned, ReplayBuffer};
 use rl_cuda::learner::{
-    LearnerCounters, LearnerKernels, LearnerState, MinibatchSlices, NextColumns, OneHotInputs, QLearningKernels, TD_TERMS,
-    TdColumns, Terms, UpdateSettings, UpdateTotals,
+    LearnerCounters, LearnerKernels, LearnerState, MinibatchSlices, NextColumns, QLearningKernels, TD_TERMS, TdColumns, Terms,
+    UpdateSettings, UpdateTotals,
 };
 use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream, View, ViewMut};
 use rl_envs::{Actions, Obs, visit};
@@ -20,6 +20,7 @@ use crate::agent::OnDevice;
 use crate::device::descent::{download, held, minibatch_slices, unsupported, with_rest};
 use crate::device::exchange::{DeviceExchange, SharedBuffers};
 use crate::device::net::{DeviceNet, Queue};
+use crate::device::normalize::Inputs;
 use crate::device::times::{DevicePhase, DeviceTimes, DeviceWatch};
 use crate::kernel::net::PackedNet;
 use crate::learner::BatchSizes;
@@ -71,10 +72,7 @@ pub(crate) struct DeviceDqn {
     q_learning: QLearningKernels,
     net: DeviceNet,
     heads: Heads,
-    obs_len: usize,
-    obs_scale: f32,
-    /// Inputs of observations with categories.
-    one_hot: Option<OneHotInputs>,
+    inputs: Inputs,
     params: Buffer<f32>,
     target: Buffer<f32>,
     moments: [Buffer<f32>; 2],
@@ -164,9 +162,7 @@ impl DeviceDqn {
             q_learning: QLearningKernels::new(device)?,
             net: DeviceNet::new(device, net, held(&slices, micro_batch), b, true)?,
             heads: chains.1.map_or(Heads::Plain(chains.0), |value| Heads::Dueling([chains.0, value])),
-            obs_len: shape.obs_len,
-            obs_scale: network.obs_scale(),
-            one_hot: network.categories().map(|of| OneHotInputs::new(device, of.sizes())).transpose()?,
+            inputs: Inputs::new(device, network, shape.obs_len)?,
             params: floats(n_params)?,
             target: floats(n_params)?,
             moments: [floats(n_params)?, floats(n_params)?],
@@ -256,7 +252,7 @@ impl DeviceDqn {
     fn gradient(&mut self, slot: usize, double: bool) -> Result<(), Error> {
         let Self { stream, kernels, q_learning, slots, params, target, slices, .. } = self;
         let Slot { there, targets, .. } = &mut slots[slot];
-        let (batch, scale, one_hot, d) = (there.columns(), self.obs_scale, self.one_hot.as_ref(), self.obs_len);
+        let (batch, inputs, d) = (there.columns(), &self.inputs, self.inputs.obs_len);
         let (n, queue, params) = (targets.len(), Queue { stream, kernels }, params.view());
         let net = &mut self.net;
         let [first, second] = &mut self.q;
@@ -264,10 +260,7 @@ impl DeviceDqn {
         let obs = |of: &Obs<View<'_, f32>, View<'_, u8>>, samples: Range<usize>, x: &ViewMut<'_, f32>| {
             let rows = samples.start * d..samples.end * d;
             let obs = visit!(Obs, of.as_ref(), |obs| obs.slice(rows.clone()));
-            match (one_hot, &obs) {
-                (Some(one_hot), Obs::F32(obs)) => kernels.one_hot(stream, obs, one_hot, None, x),
-                _ => kernels.samples(stream, &obs, scale, d, None, x),
-            }
+            inputs.write(queue, &obs, None, x)
         };
         let next_obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| obs(&batch.next_obs, samples, x);
         // The targets and the loss of other ranks' samples are computed from stale outputs here. Their loss is replaced.

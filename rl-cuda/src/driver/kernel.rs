@@ -162,10 +162,10 @@ mod tests {
     use super::*;
     use crate::elementary::{self, Function};
     use crate::learner::{
-        ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, DenseParams, Deviations, Episodes, EpochOrder,
-        HeadSizes, JudgedSamples, LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices,
-        NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels, OneHotInputs, PARTS,
-        QLearningKernels, TD_TERMS, TdColumns, Terms,
+        ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, DenseParams, Episodes, EpochOrder, HeadSizes,
+        JudgedSamples, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, NarrowLayer, NarrowNet,
+        NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, TD_TERMS,
+        TdColumns, Terms,
     };
     use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
@@ -287,10 +287,11 @@ mod tests {
                     d_outputs: floats.view_mut().into_slice(0..1),
                     d_values: others.view_mut().into_slice(0..1),
                     terms: terms.view_mut(),
+                    std_terms: more.view_mut().into_slice(0..1),
                     distribution: match kind {
-                        0 => LossDistribution::Categorical,
-                        1 => LossDistribution::Gaussian(Deviations { log_std: number, terms: more.view_mut().into_slice(0..1) }),
-                        _ => LossDistribution::Heads(&one_head),
+                        0 => ActionDistribution::Categorical,
+                        1 => ActionDistribution::Gaussian(number),
+                        _ => ActionDistribution::Heads(&one_head),
                     },
                 };
                 kernels.objective(stream, objective, &columns, &heads, &state)?;

@@ -15,6 +15,7 @@ use rl_envs::{
 use crate::driver::args::{Args, long};
 use crate::driver::kernel::{Kernel, KernelInfo};
 use crate::envs::twins::{self, Constants, StateColumns, Twin};
+use crate::error::length;
 use crate::{Buffer, CpuAccess, Device, Element, Error, Graph, Module, PinnedSlab, Stream, View, ViewMut, driver::sources};
 
 /// Default number of threads per block.
@@ -56,9 +57,7 @@ fn address(obs: &ObsViews<'_>, what: &'static str, dtype: Dtype, len: usize, ali
         return Err(Error::Kind { what, expected: if dtype == Dtype::F32 { "f32" } else { "u8" } });
     }
     let (found, address) = either!(Obs, obs.as_ref(), |obs| (obs.len(), obs.address()));
-    if found != len {
-        return Err(Error::Length { what, expected: len, found });
-    }
+    length(what, len, found)?;
     aligned(what, address, align)
 }
 
@@ -398,11 +397,7 @@ impl CudaVecEnv {
         match (masks, self.action_space.masked()) {
             (None, false) => Ok(0),
             (Some(masks), true) => {
-                let expected = n * self.action_space.len();
-                let found = masks.len();
-                if found != expected {
-                    return Err(Error::Length { what, expected, found });
-                }
+                length(what, n * self.action_space.len(), masks.len())?;
                 aligned(what, masks.address(), 4)
             }
             (None, true) => Err(Error::Kind { what, expected: "masks" }),
@@ -427,8 +422,6 @@ impl CudaVecEnv {
         let n = self.n_envs;
         let n_rows = if rows.rewards.len() == n { 1 } else { k as usize };
         let (all, dtype, align) = (n * n_rows, self.observation_space.dtype(), self.align());
-        let length =
-            |what, expected, found| if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) };
         length("rewards", all, rows.rewards.len())?;
         length("terminated", all, rows.terminated.len())?;
         length("truncated", all, rows.truncated.len())?;

@@ -1,11 +1,12 @@
 //! Convolutions and their gradients.
 
 use super::dense::blocks;
-use super::kernels::{BLOCK, length};
+use super::kernels::BLOCK;
 use super::layer::Activation;
 use super::slices::MinibatchSlices;
 use crate::driver::args::Args;
 use crate::driver::kernel::Kernel;
+use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
 /// Shape of a convolution with a square kernel and no padding.
@@ -126,16 +127,11 @@ impl ConvLayer {
         let ConvShape { n_in, n_out, kernel, stride, in_size, together, .. } = shape;
         assert!(n_in * n_out * kernel * stride * together > 0 && in_size.iter().all(|&size| size >= kernel), "{shape:?}");
         let loaded = |name: &str| device.kernel("conv", format!("conv_{name}"));
-        let stream = device.stream()?;
-        let upload = |offsets: Vec<u32>| {
-            let mut to = Buffer::zeros(device, offsets.len())?;
-            stream.upload(&to.view_mut(), &offsets).map(|()| to)
-        };
         let (terms, order) = shape.terms();
         Ok(Self {
-            positions: upload(shape.positions())?,
-            terms: upload(terms)?,
-            order: upload(order)?,
+            positions: Buffer::of(device, &shape.positions())?,
+            terms: Buffer::of(device, &terms)?,
+            order: Buffer::of(device, &order)?,
             forward: loaded("forward")?,
             input_gradient: loaded("input_gradient")?,
             weight_gradient: loaded("weight_gradient")?,

@@ -146,21 +146,23 @@ impl KernelBench<'_, LearnerKernels> {
         columns: &LossColumns<'_>,
         outputs: &Buffer<f32>,
         values: &Buffer<f32>,
-        distribution: LossDistribution<'_>,
+        distribution: ActionDistribution<'_>,
         state: &LearnerState,
     ) {
         let n = values.len();
-        let (mut d_outputs, mut d_values, mut terms) = (self.zeros(outputs.len()), self.zeros(n), self.zeros(PARTS * n));
+        let [mut d_outputs, mut std_terms] = [(); 2].map(|()| self.zeros(outputs.len()));
+        let (mut d_values, mut terms) = (self.zeros(n), self.zeros(PARTS * n));
         let heads = LossHeads {
             outputs: outputs.view(),
             values: values.view(),
             d_outputs: d_outputs.view_mut(),
             d_values: d_values.view_mut(),
             terms: terms.view_mut(),
+            std_terms: std_terms.view_mut(),
             distribution,
         };
         self.kernels.objective(&self.stream, objective, columns, &heads, state).unwrap();
-        [&d_outputs, &d_values, &terms].into_iter().for_each(|floats| self.digest.floats(&self.stream, floats));
+        [&d_outputs, &d_values, &terms, &std_terms].into_iter().for_each(|floats| self.digest.floats(&self.stream, floats));
     }
 
     fn add_state(&mut self, state: &LearnerState) {
@@ -536,16 +538,12 @@ fn objectives_agree_on_any_numbers() {
                     returns: returns.view(),
                     moments: normalized.then_some([sum.view(), squares.view()]),
                 };
-                let mut of_std = bench.zeros(n * a);
                 let distribution = match of_heads {
-                    Some((sizes, _)) => LossDistribution::Heads(sizes),
-                    None if continuous => {
-                        LossDistribution::Gaussian(Deviations { log_std: log_std.view(), terms: of_std.view_mut() })
-                    }
-                    None => LossDistribution::Categorical,
+                    Some((sizes, _)) => ActionDistribution::Heads(sizes),
+                    None if continuous => ActionDistribution::Gaussian(log_std.view()),
+                    None => ActionDistribution::Categorical,
                 };
                 bench.objective(objective, &columns, &outputs, &new_values, distribution, &state);
-                bench.digest.floats(&bench.stream, &of_std);
             }
         }
         bench.digest
@@ -580,7 +578,7 @@ fn objectives_of_several_heads_agree_on_any_numbers() {
                         returns: values.view(),
                         moments: None,
                     };
-                    let distribution = LossDistribution::Heads(&of_heads);
+                    let distribution = ActionDistribution::Heads(&of_heads);
                     bench.objective(objective, &columns, &outputs, &values, distribution, &state);
                 }
             }
@@ -631,7 +629,7 @@ fn objectives_agree_where_coefficients_show() {
                     returns: ones.view(),
                     moments: None,
                 };
-                let distribution = if in_heads { LossDistribution::Heads(&one_head) } else { LossDistribution::Categorical };
+                let distribution = if in_heads { ActionDistribution::Heads(&one_head) } else { ActionDistribution::Categorical };
                 bench.objective(objective, &columns, &outputs, &ones, distribution, state);
             }
         }

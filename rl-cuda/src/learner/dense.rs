@@ -1,9 +1,10 @@
 //! Dense layers and their gradients.
 
-use super::kernels::{BLOCK, LearnerKernels, length};
+use super::kernels::{BLOCK, LearnerKernels};
 use super::layer::{Activation, DenseLayer, DenseParams};
 use super::slices::MinibatchSlices;
 use crate::driver::args::Args;
+use crate::error::length;
 use crate::{Error, Stream, View, ViewMut};
 
 /// Rows and columns that a block of a product computes, with 128 threads.

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use super::kernels::{BLOCK, LearnerKernels, length};
+use super::kernels::{BLOCK, LearnerKernels};
 use super::layer::{Activation, DenseLayer};
 use super::slices::MinibatchSlices;
 use crate::driver::args::Args;
+use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
 /// Maximum number of inputs or outputs of a layer.
@@ -104,9 +105,7 @@ impl NarrowNet {
             words
         };
         let words: Vec<u32> = chains.iter().flat_map(words).collect();
-        let mut table = Buffer::zeros(device, words.len())?;
-        device.stream()?.upload(&table.view_mut(), &words)?;
-        Ok(Some(Self { table, chains }))
+        Ok(Some(Self { table: Buffer::of(device, &words)?, chains }))
     }
 
     /// Number of inputs K.

@@ -2,24 +2,13 @@
 
 use rl_envs::Actions;
 
-use super::kernels::{BLOCK, HeadSizes, length};
+use super::kernels::BLOCK;
+use super::loss::{ActionDistribution, HeadSizes};
 use crate::driver::args::{Args, long};
 use crate::driver::kernel::Kernel;
+use crate::error::length;
 use crate::targets::Steps;
 use crate::{Device, Error, Stream, View, ViewMut};
-
-/// Distribution of actions whose parameters are a network's outputs.
-#[derive(Clone, Copy, Debug)]
-pub enum ActionDistribution<'a> {
-    /// Categorical; the outputs are logits.
-    Categorical,
-    /// Categorical in each of several heads; the outputs are logits, head after head.
-    Heads(&'a HeadSizes),
-    /// Gaussian; the outputs are means.
-    ///
-    /// Holds the logarithms of the standard deviations, (A).
-    Gaussian(View<'a, f32>),
-}
 
 /// Samples of a rollout, and a network's outputs for them.
 #[derive(Clone, Copy, Debug)]

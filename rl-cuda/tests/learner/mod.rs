@@ -3,10 +3,10 @@
 use std::hash::Hash;
 
 use rl_cuda::learner::{
-    ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, DenseParams, Deviations, EpochOrder, HeadSizes,
-    JudgedSamples, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices,
-    NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels, PARTS, QLearningKernels,
-    TD_TERMS, TdColumns, Terms, UpdateSettings,
+    ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, DenseParams, EpochOrder, HeadSizes, JudgedSamples,
+    LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, NarrowLayer, NarrowNet,
+    NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
+    UpdateSettings,
 };
 use rl_cuda::targets::Steps;
 use rl_cuda::{Buffer, Device};
@@ -422,10 +422,11 @@ pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
                 d_outputs: d_outputs.view_mut(),
                 d_values: d_values.view_mut(),
                 terms: terms.view_mut(),
+                std_terms: of_std.view_mut(),
                 distribution: match kind {
-                    "continuous" => LossDistribution::Gaussian(Deviations { log_std: log_std.view(), terms: of_std.view_mut() }),
-                    "discrete" => LossDistribution::Categorical,
-                    _ => LossDistribution::Heads(&two_heads),
+                    "continuous" => ActionDistribution::Gaussian(log_std.view()),
+                    "discrete" => ActionDistribution::Categorical,
+                    _ => ActionDistribution::Heads(&two_heads),
                 },
             };
             kernels.objective(&stream, objective, &columns, &heads, &state).unwrap();
