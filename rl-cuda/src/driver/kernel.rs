@@ -55,6 +55,7 @@ impl Device {
         let function = match self.driver() {
             Driver::Cuda { context, modules } => {
                 let refused = |error| Error::load(module.name, module.ptx.len(), error);
+                context.bind_to_thread().map_err(refused)?;
                 let mut modules = modules.lock().unwrap_or_else(PoisonError::into_inner);
                 let loaded = match modules.get(module.ptx) {
                     Some(loaded) => loaded.clone(),
