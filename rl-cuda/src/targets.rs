@@ -45,6 +45,19 @@ pub struct Steps<F, U> {
     pub values: F,
 }
 
+impl Steps<View<'_, f32>, View<'_, u8>> {
+    /// Returns the addresses of the columns, which have `len` elements each.
+    pub(crate) fn addresses(&self, len: usize) -> Result<[u64; 5], Error> {
+        length("rewards", len, self.rewards.len())?;
+        length("terminated", len, self.terminated.len())?;
+        length("truncated", len, self.truncated.len())?;
+        length("next_values", len, self.next_values.len())?;
+        length("values", len, self.values.len())?;
+        let [terminated, truncated] = [&self.terminated, &self.truncated].map(View::address);
+        Ok([self.rewards.address(), terminated, truncated, self.next_values.address(), self.values.address()])
+    }
+}
+
 /// Layout of a replay row in 32-bit words.
 ///
 /// The order is obs, next_obs, action, reward, discount, next mask.
@@ -173,6 +186,7 @@ pub struct PolicyStreams<'a> {
     pub first_env: u32,
 }
 
+#[allow(unsafe_code)]
 impl TargetKernels {
     /// Loads the kernels.
     ///
@@ -198,7 +212,6 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`] if the lengths differ or are not a multiple of N, or [`Error::Launch`].
-    #[allow(unsafe_code)]
     pub fn gae(
         &self,
         stream: &Stream,
@@ -210,14 +223,7 @@ impl TargetKernels {
         let (len, n_envs) = (advantages.len(), steps.n_envs);
         let n_steps = len / n_envs.max(1);
         length("advantages", n_steps * n_envs, len)?;
-        length("rewards", len, steps.rewards.len())?;
-        length("terminated", len, steps.terminated.len())?;
-        length("truncated", len, steps.truncated.len())?;
-        length("next_values", len, steps.next_values.len())?;
-        length("values", len, steps.values.len())?;
-        let args = Args::new().push_long(steps.rewards.address()).push_long(steps.terminated.address());
-        let args = args.push_long(steps.truncated.address()).push_long(steps.next_values.address());
-        let args = args.push_long(steps.values.address()).push_long(advantages.address());
+        let args = steps.addresses(len)?.into_iter().fold(Args::new(), Args::push_long).push_long(advantages.address());
         let args = args.push(&[n_steps as u32]).push(&[n_envs as u32]).push(&[gamma.to_bits()]).push(&[lambda.to_bits()]);
         // SAFETY: the parameters are those of `gae`; lengths were checked above.
         unsafe { self.gae.launch(stream, n_envs as u64, BLOCK, args) }
@@ -229,7 +235,6 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    #[allow(unsafe_code)]
     pub fn gather_words(
         &self,
         stream: &Stream,
@@ -267,7 +272,6 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    #[allow(unsafe_code)]
     pub fn gather_bytes(
         &self,
         stream: &Stream,
@@ -293,7 +297,6 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    #[allow(unsafe_code)]
     pub fn sample_categorical(
         &self,
         stream: &Stream,
@@ -320,7 +323,6 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    #[allow(unsafe_code)]
     pub fn advance_clock(&self, stream: &Stream, clock: &ViewMut<'_, u64>, steps: u64) -> Result<(), Error> {
         length("clock", 2, clock.len())?;
         // SAFETY: the parameters are those of `clock_advance`; the length was checked above.
@@ -334,7 +336,6 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    #[allow(unsafe_code)]
     pub fn sample_gaussian(
         &self,
         stream: &Stream,
@@ -363,7 +364,6 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    #[allow(unsafe_code)]
     pub fn normalize(
         &self,
         stream: &Stream,
@@ -386,7 +386,6 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`], [`Error::Launch`] or [`Error::Driver`].
-    #[allow(unsafe_code)]
     pub fn moments(&self, stream: &Stream, obs: &View<'_, f32>, slices: &mut ObsSlices) -> Result<(Vec<f64>, Vec<f64>), Error> {
         let ObsSlices { starts, n_envs, obs_len, means, m2s } = slices;
         let n_steps = obs.len() / (*n_envs * *obs_len);

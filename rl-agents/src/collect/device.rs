@@ -10,7 +10,7 @@ use rl_buffer::{DeviceRollout, DeviceStep, ObsSlice, Rollout, RolloutShape};
 use rl_cuda::learner::Episodes;
 use rl_cuda::targets::PolicyStreams;
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, StepsGraph, Stream, View};
-use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, pool, visit};
+use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, either, pool, visit};
 
 use crate::collect::lockstep::State;
 use crate::device::descent::{DeviceDescent, lock};
@@ -162,10 +162,8 @@ impl DeviceCollector {
         let rollout = self.share.as_ref().map_or(rollout, |share| &share.rollout);
         let (n, d) = (self.envs.n_envs(), self.envs.observation_space().len());
         let mut obs = ObsRows::zeros(self.envs.observation_space().dtype(), n * d);
-        match (&mut obs, rollout.last_obs()) {
-            (ObsRows::F32(to), Obs::F32(from)) => stream.download(to, &from)?,
-            (ObsRows::U8(to), Obs::U8(from)) => stream.download(to, &from)?,
-            _ => {}
+        if let Some(both) = obs.as_mut().zip(rollout.last_obs()) {
+            either!(Obs, both, |(to, from)| stream.download(to, &from)?);
         }
         let mut masks = Vec::new();
         if let Some(from) = rollout.last_masks() {
@@ -320,10 +318,8 @@ fn push_finals(
     let ends = |n: &usize| flags[0][*n] | flags[1][*n] != 0;
     for n in (0..flags[0].len()).filter(ends) {
         let mut row = ObsRows::zeros(rollout.shape().obs, d);
-        match (&mut row, final_obs) {
-            (ObsRows::F32(to), Obs::F32(from)) => stream.download(to, &from.slice(n * d..(n + 1) * d))?,
-            (ObsRows::U8(to), Obs::U8(from)) => stream.download(to, &from.slice(n * d..(n + 1) * d))?,
-            _ => {}
+        if let Some(both) = row.as_mut().zip(final_obs.as_ref()) {
+            either!(Obs, both, |(to, from)| stream.download(to, &from.slice(n * d..(n + 1) * d))?);
         }
         rollout.push_final(t, first_env as usize + n, row.as_slice(), &[], &[]);
     }

@@ -7,7 +7,7 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rl_buffer::{DeviceRollout, Memory, ObsSlice, Pinned, Rollout, RolloutShape, Streamed};
+use rl_buffer::{DeviceRollout, Memory, Pinned, Rollout, RolloutShape, Streamed};
 use rl_cuda::learner::{
     ActionDistribution, EpochOrder, HeadSizes, JudgedSamples, KL_PART, LearnerCounters, LearnerKernels, LearnerState,
     LossColumns, LossHeads, MinibatchSlices, OffPolicyKernels, PARTS, Terms, UpdateSettings, UpdateTotals,
@@ -441,17 +441,11 @@ impl DeviceDescent {
             // As many final observations at a time as activations are held; without any, the values of the next rows alone.
             let n = (ends.len() - first).min(net.held());
             final_at.upload(stream, ends[first..first + n].iter().map(|&(t, env)| (t * n_envs + env) as u32))?;
-            let obs = match (&mut *final_obs, rollout.final_obs().rows(first..first + n, d)) {
-                (Obs::F32(to), ObsSlice::F32(from)) => {
-                    to.upload(stream, from.iter().copied())?;
-                    Obs::F32(to.there.view())
-                }
-                (Obs::U8(to), ObsSlice::U8(from)) => {
-                    to.upload(stream, from.iter().copied())?;
-                    Obs::U8(to.there.view())
-                }
-                _ => return Err(Error::ObsKind),
-            };
+            let both = final_obs.as_mut().zip(rollout.final_obs().rows(first..first + n, d)).ok_or(Error::ObsKind)?;
+            let obs = visit!(Obs, both, |(to, from)| {
+                to.upload(stream, from.iter().copied())?;
+                to.there.view()
+            });
             inputs.forward(queue, net, &params.view(), &obs, n, Needed { not_chain: Some(actor), ended: None })?;
             let (final_values, at) = (net.outputs(critic, n), final_at.there.view().slice(0..n));
             let next_values = computed.next_values.view_mut();

@@ -78,29 +78,20 @@ impl Unit<'_> {
     }
 }
 
-/// Rows of a chunk's matrices.
-#[derive(Clone, Copy)]
-struct ChunkRows {
-    /// Number of rows in memory.
-    height: usize,
-    /// Number of rows with a sample, which are the first ones.
-    n: usize,
-}
-
-/// Cuts the rows of a matrix that have a sample into units.
-fn units(ChunkRows { height, n }: ChunkRows, layer: usize, matrix: &mut [f32]) -> impl Iterator<Item = Unit<'_>> {
-    matrix.chunks_exact_mut(height * PANEL).enumerate().flat_map(move |(panel, rows)| {
+/// Cuts the first `n` rows of a matrix with some panels into units.
+fn units(n: usize, n_panels: usize, layer: usize, matrix: &mut [f32]) -> impl Iterator<Item = Unit<'_>> {
+    matrix.chunks_exact_mut(matrix.len() / n_panels).enumerate().flat_map(move |(panel, rows)| {
         let rows = rows[..n * PANEL].chunks_mut(ROWS * PANEL).enumerate();
         rows.map(move |(i, to)| Unit { layer, panel, first: i * ROWS, to })
     })
 }
 
-/// Computes the matrices of the layers at one depth, unit by unit.
+/// Computes the first `n` rows of the layers at one depth, unit by unit.
 ///
 /// `compute` reads the matrices of the other layers.
 fn compute_depth(
     net: &Net,
-    rows: ChunkRows,
+    n: usize,
     threads: Threads<'_>,
     stage: Stage,
     depth: usize,
@@ -109,7 +100,7 @@ fn compute_depth(
 ) {
     let layers = (0..net.layers.len()).filter(|&l| net.places[l].depth == depth);
     let mut taken: Vec<_> = layers.map(|l| (l, std::mem::take(&mut matrices[l]))).collect();
-    let mut all: Vec<_> = taken.iter_mut().flat_map(|(l, matrix)| units(rows, *l, matrix)).collect();
+    let mut all: Vec<_> = taken.iter_mut().flat_map(|(l, matrix)| units(n, panels(net.layers[*l].n_out), *l, matrix)).collect();
     // A core keeps rows of the inputs in its cache, and reads panels of the weights.
     all.sort_by_key(|unit| unit.first);
     threads.each(stage, &mut all, &|unit| compute(unit, matrices));
@@ -166,16 +157,15 @@ impl Layered {
         let Self { height, inputs, outputs, deltas, out_grads, .. } = self;
         let (height, start) = (*height, chunk[0].samples.start);
         let n = chunk[chunk.len() - 1].samples.end - start;
-        let rows = ChunkRows { height, n };
 
-        let mut all: Vec<_> = units(rows, 0, inputs).collect();
+        let mut all: Vec<_> = units(n, panels(net.n_in), 0, inputs).collect();
         threads.each(Stage::Inputs, &mut all, &|unit| {
             let columns = unit.panel * PANEL..net.n_in.min((unit.panel + 1) * PANEL);
             let range = start + unit.first..start + unit.samples().end;
             samples.copy(range, net.n_in, columns, PANEL, unit.to);
         });
         for depth in 0..net.depth() {
-            compute_depth(net, rows, threads, Stage::Forward, depth, outputs, |unit, outputs| {
+            compute_depth(net, n, threads, Stage::Forward, depth, outputs, |unit, outputs| {
                 let input = net.places[unit.layer].source.map_or(&*inputs, |source| &outputs[source]);
                 let input = Rows::new(input, height, unit.samples());
                 dispatch(isa, Forward { net, packed, input, unit });
@@ -210,7 +200,7 @@ impl Layered {
         }
 
         for depth in (0..net.depth() - 1).rev() {
-            compute_depth(net, rows, threads, Stage::Backward, depth, deltas, |unit, deltas| {
+            compute_depth(net, n, threads, Stage::Backward, depth, deltas, |unit, deltas| {
                 let dz = |reader: usize| Rows::new(&deltas[reader], height, unit.samples());
                 let readers: Vec<_> = net.readers(unit.layer).map(|reader| (&net.layers[reader], dz(reader))).collect();
                 let y = Rows::new(&outputs[unit.layer], height, unit.samples()).panel(unit.panel);

@@ -2,8 +2,8 @@
 
 use ndarray::{ArrayViewMut2, Axis};
 use rl_envs::{
-    ActionKind, ActionSlice, ActionSliceMut, ActionSpace, Actions, Dtype, Obs, ObsSlice, ObsSliceMut, Space, StepLens,
-    StepSlicesMut, Steps, visit,
+    ActionKind, ActionSlice, ActionSliceMut, ActionSpace, Dtype, ObsSlice, ObsSliceMut, Space, StepLens, StepSlicesMut, Steps,
+    either, visit,
 };
 
 use crate::Error;
@@ -154,20 +154,10 @@ impl RolloutColumns<'_> {
         }
         let all = self.steps.rewards.ncols();
         let (steps, other_steps) = visit!(Steps, self.steps, |column| split(column, n, all)).unzip();
-        let (log_probs, other_log_probs) = split(self.log_probs, n, all);
-        let (values, other_values) = split(self.values, n, all);
-        let (last_values, other_last_values) = split(self.last_values, n, all);
-        let (first_states, other_first_states) = split(self.first_states, n, all);
-        (
-            Self { steps, log_probs, values, last_values, first_states },
-            Self {
-                steps: other_steps,
-                log_probs: other_log_probs,
-                values: other_values,
-                last_values: other_last_values,
-                first_states: other_first_states,
-            },
-        )
+        let floats = [self.log_probs, self.values, self.last_values, self.first_states];
+        let [(log_probs, a), (values, b), (last_values, c), (first_states, d)] = floats.map(|column| split(column, n, all));
+        let others = Self { steps: other_steps, log_probs: a, values: b, last_values: c, first_states: d };
+        (Self { steps, log_probs, values, last_values, first_states }, others)
     }
 
     /// Visits the bytes of each row of each column, in a fixed order.
@@ -180,14 +170,8 @@ impl RolloutColumns<'_> {
             }
         }
         let Steps { obs, actions, rewards, terminated, truncated, final_obs: _, masks } = &mut self.steps;
-        match obs {
-            Obs::F32(obs) => rows(obs, visit),
-            Obs::U8(obs) => rows(obs, visit),
-        }
-        match actions {
-            Actions::Discrete(actions) => rows(actions, visit),
-            Actions::Continuous(actions) => rows(actions, visit),
-        }
+        either!(Obs, obs, |obs| rows(obs, visit));
+        either!(Actions, actions, |actions| rows(actions, visit));
         for columns in [rewards, &mut self.log_probs, &mut self.values, &mut self.last_values, &mut self.first_states] {
             rows(columns, visit);
         }

@@ -1,6 +1,6 @@
 //! Losses: their parts, and the gradients of a network's outputs.
 
-use rl_envs::Actions;
+use rl_envs::{Actions, either};
 
 use super::kernels::{BLOCK, LearnerKernels};
 use super::slices::MinibatchSlices;
@@ -57,6 +57,35 @@ pub enum ActionDistribution<'a> {
     ///
     /// Holds the logarithms of the standard deviations, (A).
     Gaussian(View<'a, f32>),
+}
+
+impl ActionDistribution<'_> {
+    /// Returns the kernels' index, and the address of the actions.
+    ///
+    /// There are `len` actions, with `a` outputs each.
+    pub(super) fn check(
+        &self,
+        actions: &Actions<View<'_, u32>, View<'_, f32>>,
+        masked: bool,
+        len: usize,
+        a: usize,
+    ) -> Result<(usize, u64), Error> {
+        let (kind, expected) = match (actions, self) {
+            (Actions::Discrete(_), Self::Categorical) => (0, len),
+            (Actions::Continuous(_), Self::Gaussian(log_std)) => {
+                length("log_std", a, log_std.len())?;
+                (1, len * a)
+            }
+            (Actions::Discrete(_), Self::Heads(sizes)) if !masked => {
+                length("outputs of all heads", a, sizes.outputs)?;
+                (2, len)
+            }
+            _ => return Err(Error::Kind { what: "actions", expected: "those of the policy" }),
+        };
+        let (found, address) = either!(Actions, actions, |actions| (actions.len(), actions.address()));
+        length("actions", expected, found)?;
+        Ok((kind, address))
+    }
 }
 
 /// Columns of a rollout, (T N), and the samples of a minibatch among them.
@@ -129,23 +158,14 @@ impl LearnerKernels {
         for (what, column) in [("advantages", &columns.advantages), ("values", &columns.values), ("returns", &columns.returns)] {
             length(what, len, column.len())?;
         }
-        let (kind, actions, more) = match (&columns.actions, &heads.distribution) {
-            (Actions::Discrete(actions), ActionDistribution::Categorical) => {
-                length("actions", len, actions.len())?;
-                (0, actions.address(), None)
-            }
-            (Actions::Continuous(actions), ActionDistribution::Gaussian(log_std)) => {
-                length("actions", len * a, actions.len())?;
-                length("log_std", a, log_std.len())?;
+        let (kind, actions) = heads.distribution.check(&columns.actions, columns.masks.is_some(), len, a)?;
+        let more = match heads.distribution {
+            ActionDistribution::Categorical => None,
+            ActionDistribution::Gaussian(log_std) => {
                 length("terms of log_std", a * n, heads.std_terms.len())?;
-                (1, actions.address(), Some([log_std.address(), heads.std_terms.address()]))
+                Some([log_std.address(), heads.std_terms.address()])
             }
-            (Actions::Discrete(actions), ActionDistribution::Heads(HeadSizes { sizes, outputs })) if columns.masks.is_none() => {
-                length("actions", len, actions.len())?;
-                length("outputs of all heads", a, *outputs)?;
-                (2, actions.address(), Some([sizes.view().address(), sizes.len() as u64]))
-            }
-            _ => return Err(Error::Kind { what: "actions", expected: "those of the policy" }),
+            ActionDistribution::Heads(HeadSizes { sizes, .. }) => Some([sizes.view().address(), sizes.len() as u64]),
         };
         let places = [
             columns.rows.address(),
