@@ -9,9 +9,7 @@ use rl_cuda::{Buffer, Device, Element};
 use rl_envs::{ActionSpace, Actions, Purpose, Rng, Space, math, rng};
 
 fn upload<T: Element>(device: &Device, from: &[T]) -> Buffer<T> {
-    let mut to = Buffer::zeros(device, from.len()).unwrap();
-    device.stream().unwrap().upload(&to.view_mut(), from).unwrap();
-    to
+    Buffer::of(device, from).unwrap()
 }
 
 fn download<T: Element>(device: &Device, from: &Buffer<T>) -> Vec<T> {
@@ -74,9 +72,10 @@ fn compare_gaussian(device: &Device) {
         let clock = upload(device, &[seed, step]);
         let [mut actions, mut clipped] = [(); 2].map(|()| Buffer::zeros(device, n * a).unwrap());
         let mut log_probs = Buffer::zeros(device, n).unwrap();
-        let (gaussian, both) = ((&means.view(), &log_std.view(), &bounds.view()), [&actions.view_mut(), &clipped.view_mut()]);
+        let [means, log_std, bounds] = [&means, &log_std, &bounds].map(|numbers| numbers.view());
+        let to = [&actions.view_mut(), &clipped.view_mut(), &log_probs.view_mut()];
         let streams = PolicyStreams { clock: clock.view(), t, first_env };
-        kernels.sample_gaussian(&stream, gaussian, streams, both, &log_probs.view_mut()).unwrap();
+        kernels.sample_gaussian(&stream, &means, &log_std, &bounds, streams, to).unwrap();
         stream.synchronize().unwrap();
         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&download(device, &actions)), bits(&expected), "{device}: {n} x {a}");

@@ -11,9 +11,7 @@ use rl_cuda::{Buffer, Device, Element};
 use rl_envs::{ActionSpace, Purpose, Rng, Space};
 
 fn upload<T: Element>(device: &Device, from: &[T]) -> Buffer<T> {
-    let mut to = Buffer::zeros(device, from.len()).unwrap();
-    device.stream().unwrap().upload(&to.view_mut(), from).unwrap();
-    to
+    Buffer::of(device, from).unwrap()
 }
 
 fn download<T: Element>(device: &Device, from: &Buffer<T>) -> Vec<T> {
@@ -73,16 +71,17 @@ fn compare_gae(device: &Device) {
         let [terminated, truncated] = [&terminated, &truncated].map(|flags| upload(device, flags));
         let mut advantages = Buffer::zeros(device, len).unwrap();
         let steps = targets::Steps {
+            n_envs: n,
             rewards: rewards.view(),
             terminated: terminated.view(),
             truncated: truncated.view(),
             next_values: next_values.view(),
             values: values.view(),
         };
-        kernels.gae(&stream, &steps, n, 0.99, 0.95, &advantages.view_mut()).unwrap();
+        kernels.gae(&stream, &steps, 0.99, 0.95, &advantages.view_mut()).unwrap();
         assert_eq!(bits(&download(device, &advantages)), bits(expected.as_slice().unwrap()), "{device}: {n_steps} x {n}");
         let mut longer = Buffer::zeros(device, len + n).unwrap();
-        assert!(kernels.gae(&stream, &steps, n, 0.99, 0.95, &longer.view_mut()).is_err());
+        assert!(kernels.gae(&stream, &steps, 0.99, 0.95, &longer.view_mut()).is_err());
     }
 }
 

@@ -250,9 +250,7 @@ impl<'a, K> KernelBench<'a, K> {
     }
 
     pub(crate) fn upload<T: Element>(&self, from: &[T]) -> Buffer<T> {
-        let mut to = Buffer::zeros(self.device, from.len()).unwrap();
-        self.stream.upload(&to.view_mut(), from).unwrap();
-        to
+        Buffer::of(self.device, from).unwrap()
     }
 
     pub(crate) fn zeros<T: Element>(&self, len: usize) -> Buffer<T> {

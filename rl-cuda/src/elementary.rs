@@ -35,8 +35,7 @@ const BLOCK: u32 = 128;
 pub fn apply(device: &Device, function: Function, x: &[f32]) -> Result<Vec<f32>, Error> {
     let kernel = device.kernel("math", "math_apply".into())?;
     let stream = device.stream()?;
-    let (mut from, to) = (Buffer::<f32>::zeros(device, x.len())?, Buffer::<f32>::zeros(device, x.len())?);
-    stream.upload(&from.view_mut(), x)?;
+    let (from, to) = (Buffer::of(device, x)?, Buffer::<f32>::zeros(device, x.len())?);
     let args = Args::new().push(&[function as u32]).push_long(from.address()).push_long(to.address()).push(&[x.len() as u32]);
     // SAFETY: the parameters are those of `math_apply(u32, const f32*, f32*, u32)`; both buffers hold `x.len()` numbers.
     unsafe { kernel.launch(&stream, x.len() as u64, BLOCK, args)? };

@@ -148,6 +148,11 @@ impl Error {
     }
 }
 
+/// Checks a length.
+pub(crate) fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
+    if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) }
+}
+
 /// Returns the driver's name and text of an error.
 #[cfg(not(feature = "driver"))]
 pub(crate) fn said(error: DriverError) -> String {

@@ -185,13 +185,14 @@ pub fn gae_bandwidth(device: &Device, n_steps: usize, n_envs: usize, seconds: f6
     let (rewards, next_values, values, mut advantages) = (floats()?, floats()?, floats()?, floats()?);
     let (terminated, truncated) = (Buffer::<u8>::zeros(device, len)?, Buffer::<u8>::zeros(device, len)?);
     let steps = Steps {
+        n_envs,
         rewards: rewards.view(),
         terminated: terminated.view(),
         truncated: truncated.view(),
         next_values: next_values.view(),
         values: values.view(),
     };
-    let took = timed(&stream, seconds, || kernels.gae(&stream, &steps, n_envs, 0.99, 0.95, &advantages.view_mut()))?;
+    let took = timed(&stream, seconds, || kernels.gae(&stream, &steps, 0.99, 0.95, &advantages.view_mut()))?;
     Ok((len * 18) as f64 / took)
 }
 
@@ -208,10 +209,9 @@ pub fn gather_bandwidth(device: &Device, capacity: usize, batch: usize, seconds:
     let drawn: Vec<u32> = (0..batch)
         .map(|i| rl_envs::rng::below(rl_envs::rng::word(0, i as u32, 0, rl_envs::Purpose::Replay), capacity as u32))
         .collect();
-    let mut indices = Buffer::zeros(device, batch)?;
-    stream.upload(&indices.view_mut(), &drawn)?;
+    let indices = Buffer::of(device, &drawn)?;
     let mut to = WordBuffers::zeros(device, row, batch)?;
-    let took = timed(&stream, seconds, || kernels.gather_words(&stream, (&words.view(), row), &indices.view(), &to.columns()))?;
+    let took = timed(&stream, seconds, || kernels.gather_words(&stream, &words.view(), row, &indices.view(), &to.columns()))?;
     Ok((batch * (8 * row.len() + 4)) as f64 / took)
 }
 

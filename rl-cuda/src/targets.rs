@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use crate::driver::args::{Args, long};
 use crate::driver::kernel::Kernel;
+use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
 /// Threads per block.
@@ -30,6 +31,8 @@ pub struct TargetKernels {
 /// The columns are in the storages `F` of f32 and `U` of u8.
 #[derive(Clone, Copy, Debug)]
 pub struct Steps<F, U> {
+    /// Number N of environments.
+    pub n_envs: usize,
     /// Rewards.
     pub rewards: F,
     /// 1 where the episode reached a terminal state.
@@ -42,31 +45,16 @@ pub struct Steps<F, U> {
     pub values: F,
 }
 
-impl Steps<Buffer<f32>, Buffer<u8>> {
-    /// Allocates columns of `len` zeros.
-    ///
-    /// # Errors
-    /// Errors of the device.
-    pub fn zeros(device: &Device, len: usize) -> Result<Self, Error> {
-        Ok(Self {
-            rewards: Buffer::zeros(device, len)?,
-            terminated: Buffer::zeros(device, len)?,
-            truncated: Buffer::zeros(device, len)?,
-            next_values: Buffer::zeros(device, len)?,
-            values: Buffer::zeros(device, len)?,
-        })
-    }
-
-    /// The columns to be read.
-    #[must_use]
-    pub fn views(&self) -> Steps<View<'_, f32>, View<'_, u8>> {
-        Steps {
-            rewards: self.rewards.view(),
-            terminated: self.terminated.view(),
-            truncated: self.truncated.view(),
-            next_values: self.next_values.view(),
-            values: self.values.view(),
-        }
+impl Steps<View<'_, f32>, View<'_, u8>> {
+    /// Returns the addresses of the columns, which have `len` elements each.
+    pub(crate) fn addresses(&self, len: usize) -> Result<[u64; 5], Error> {
+        length("rewards", len, self.rewards.len())?;
+        length("terminated", len, self.terminated.len())?;
+        length("truncated", len, self.truncated.len())?;
+        length("next_values", len, self.next_values.len())?;
+        length("values", len, self.values.len())?;
+        let [terminated, truncated] = [&self.terminated, &self.truncated].map(View::address);
+        Ok([self.rewards.address(), terminated, truncated, self.next_values.address(), self.values.address()])
     }
 }
 
@@ -176,10 +164,14 @@ impl ObsSlices {
         if !starts.is_sorted() || n_envs == 0 || obs_len == 0 {
             return Err(Error::Kind { what: "starts", expected: "slices of columns in order" });
         }
-        let mut slices = Buffer::zeros(device, starts.len())?;
-        device.stream()?.upload(&slices.view_mut(), starts)?;
         let len = (starts.len() - 1) * obs_len;
-        Ok(Self { starts: slices, n_envs, obs_len, means: Buffer::zeros(device, len)?, m2s: Buffer::zeros(device, len)? })
+        Ok(Self {
+            starts: Buffer::of(device, starts)?,
+            n_envs,
+            obs_len,
+            means: Buffer::zeros(device, len)?,
+            m2s: Buffer::zeros(device, len)?,
+        })
     }
 }
 
@@ -194,10 +186,7 @@ pub struct PolicyStreams<'a> {
     pub first_env: u32,
 }
 
-fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
-    if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) }
-}
-
+#[allow(unsafe_code)]
 impl TargetKernels {
     /// Loads the kernels.
     ///
@@ -222,28 +211,19 @@ impl TargetKernels {
     /// The results equal those of `gae` of rl-buffer bit for bit.
     ///
     /// # Errors
-    /// [`Error::Length`] if the lengths differ or are not a multiple of `n_envs`, or [`Error::Launch`].
-    #[allow(unsafe_code)]
+    /// [`Error::Length`] if the lengths differ or are not a multiple of N, or [`Error::Launch`].
     pub fn gae(
         &self,
         stream: &Stream,
         steps: &Steps<View<'_, f32>, View<'_, u8>>,
-        n_envs: usize,
         gamma: f32,
         lambda: f32,
         advantages: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
-        let len = advantages.len();
+        let (len, n_envs) = (advantages.len(), steps.n_envs);
         let n_steps = len / n_envs.max(1);
         length("advantages", n_steps * n_envs, len)?;
-        length("rewards", len, steps.rewards.len())?;
-        length("terminated", len, steps.terminated.len())?;
-        length("truncated", len, steps.truncated.len())?;
-        length("next_values", len, steps.next_values.len())?;
-        length("values", len, steps.values.len())?;
-        let args = Args::new().push_long(steps.rewards.address()).push_long(steps.terminated.address());
-        let args = args.push_long(steps.truncated.address()).push_long(steps.next_values.address());
-        let args = args.push_long(steps.values.address()).push_long(advantages.address());
+        let args = steps.addresses(len)?.into_iter().fold(Args::new(), Args::push_long).push_long(advantages.address());
         let args = args.push(&[n_steps as u32]).push(&[n_envs as u32]).push(&[gamma.to_bits()]).push(&[lambda.to_bits()]);
         // SAFETY: the parameters are those of `gae`; lengths were checked above.
         unsafe { self.gae.launch(stream, n_envs as u64, BLOCK, args) }
@@ -255,11 +235,11 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    #[allow(unsafe_code)]
     pub fn gather_words(
         &self,
         stream: &Stream,
-        (words, row): (&View<'_, u32>, Row),
+        words: &View<'_, u32>,
+        row: Row,
         indices: &View<'_, u32>,
         to: &WordColumns<'_>,
     ) -> Result<(), Error> {
@@ -292,11 +272,12 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    #[allow(unsafe_code)]
     pub fn gather_bytes(
         &self,
         stream: &Stream,
-        (bytes, stride, part): (&View<'_, u8>, usize, Range<usize>),
+        bytes: &View<'_, u8>,
+        stride: usize,
+        part: Range<usize>,
         indices: &View<'_, u32>,
         to: &ViewMut<'_, u8>,
     ) -> Result<(), Error> {
@@ -316,7 +297,6 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    #[allow(unsafe_code)]
     pub fn sample_categorical(
         &self,
         stream: &Stream,
@@ -343,7 +323,6 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    #[allow(unsafe_code)]
     pub fn advance_clock(&self, stream: &Stream, clock: &ViewMut<'_, u64>, steps: u64) -> Result<(), Error> {
         length("clock", 2, clock.len())?;
         // SAFETY: the parameters are those of `clock_advance`; the length was checked above.
@@ -357,14 +336,14 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    #[allow(unsafe_code)]
     pub fn sample_gaussian(
         &self,
         stream: &Stream,
-        (means, log_std, bounds): (&View<'_, f32>, &View<'_, f32>, &View<'_, f32>),
+        means: &View<'_, f32>,
+        log_std: &View<'_, f32>,
+        bounds: &View<'_, f32>,
         PolicyStreams { clock, t, first_env }: PolicyStreams<'_>,
-        [actions, clipped]: [&ViewMut<'_, f32>; 2],
-        log_probs: &ViewMut<'_, f32>,
+        [actions, clipped, log_probs]: [&ViewMut<'_, f32>; 3],
     ) -> Result<(), Error> {
         let (n, a) = (log_probs.len(), log_std.len());
         length("means", n * a, means.len())?;
@@ -385,7 +364,6 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    #[allow(unsafe_code)]
     pub fn normalize(
         &self,
         stream: &Stream,
@@ -408,7 +386,6 @@ impl TargetKernels {
     ///
     /// # Errors
     /// [`Error::Length`], [`Error::Launch`] or [`Error::Driver`].
-    #[allow(unsafe_code)]
     pub fn moments(&self, stream: &Stream, obs: &View<'_, f32>, slices: &mut ObsSlices) -> Result<(Vec<f64>, Vec<f64>), Error> {
         let ObsSlices { starts, n_envs, obs_len, means, m2s } = slices;
         let n_steps = obs.len() / (*n_envs * *obs_len);

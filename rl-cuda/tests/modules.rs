@@ -119,9 +119,7 @@ impl Source {
 }
 
 fn upload<T: Element>(device: &Device, from: &[T]) -> Buffer<T> {
-    let mut to = Buffer::zeros(device, from.len()).unwrap();
-    device.stream().unwrap().upload(&to.view_mut(), from).unwrap();
-    to
+    Buffer::of(device, from).unwrap()
 }
 
 /// Runs an environment beside Rust, then with many steps per launch.
@@ -205,13 +203,14 @@ fn gae(device: &Device, bits: &mut Bits<'_>) {
         let (terminated, truncated) = (upload(device, &source.flags(t * n)), upload(device, &source.flags(t * n)));
         let mut advantages = Buffer::zeros(device, t * n).unwrap();
         let steps = Steps {
+            n_envs: n,
             rewards: rewards.view(),
             terminated: terminated.view(),
             truncated: truncated.view(),
             next_values: next_values.view(),
             values: values.view(),
         };
-        kernels.gae(&stream, &steps, n, 0.99, 0.95, &advantages.view_mut()).unwrap();
+        kernels.gae(&stream, &steps, 0.99, 0.95, &advantages.view_mut()).unwrap();
         stream.synchronize().unwrap();
         bits.floats(&advantages.view());
     }
@@ -253,9 +252,10 @@ fn sample(device: &Device, bits: &mut Bits<'_>) {
             let clock = upload(device, &[u64::MAX - 7 - round as u64, (1 << 34) - 2]);
             let [mut actions, mut clipped] = [(); 2].map(|()| Buffer::zeros(device, n * n_actions).unwrap());
             let mut log_probs = Buffer::zeros(device, n).unwrap();
-            let (gaussian, both) = ((&means.view(), &log_std.view(), &bounds.view()), [&actions.view_mut(), &clipped.view_mut()]);
+            let (means, log_std, bounds) = (means.view(), log_std.view(), bounds.view());
+            let to = [&actions.view_mut(), &clipped.view_mut(), &log_probs.view_mut()];
             let streams = PolicyStreams { clock: clock.view(), t: 3, first_env: 77 };
-            kernels.sample_gaussian(&stream, gaussian, streams, both, &log_probs.view_mut()).unwrap();
+            kernels.sample_gaussian(&stream, &means, &log_std, &bounds, streams, to).unwrap();
             stream.synchronize().unwrap();
             [&actions, &clipped, &log_probs].iter().for_each(|floats| bits.floats(&floats.view()));
         }
@@ -310,12 +310,12 @@ fn gather(device: &Device, bits: &mut Bits<'_>) {
         (indices[0], indices[1], indices[2], indices[3]) = (n_rows as u32 - 1, n_rows as u32, u32::MAX, 0);
         let indices = upload(device, &indices);
         let mut to = WordBuffers::zeros(device, row, n).unwrap();
-        kernels.gather_words(&stream, (&words.view(), row), &indices.view(), &to.columns()).unwrap();
+        kernels.gather_words(&stream, &words.view(), row, &indices.view(), &to.columns()).unwrap();
         let len = 7 * obs + 1;
         let rows = upload(device, &source.words(n_rows * 2 * len, 256).into_iter().map(|word| word as u8).collect::<Vec<_>>());
         let mut halves = [Buffer::zeros(device, n * len).unwrap(), Buffer::zeros(device, n * len).unwrap()];
         for (half, part) in halves.iter_mut().zip([0..len, len..2 * len]) {
-            kernels.gather_bytes(&stream, (&rows.view(), 2 * len, part), &indices.view(), &half.view_mut()).unwrap();
+            kernels.gather_bytes(&stream, &rows.view(), 2 * len, part, &indices.view(), &half.view_mut()).unwrap();
         }
         stream.synchronize().unwrap();
         to.words.iter().for_each(|words| bits.words(&words.view()));

@@ -66,7 +66,7 @@ pub(crate) fn vtrace<'py>(
     let (values, ratios) = (values.as_array(), ratios.as_array());
     let (mut advantages, mut found) = (Array2::zeros(shape), Array2::zeros(shape));
     py.detach(|| {
-        returns::vtrace(&outcomes, values, ratios, (gamma, vtrace_lambda), advantages.view_mut(), found.view_mut());
+        returns::vtrace(&outcomes, values, ratios, gamma, vtrace_lambda, advantages.view_mut(), found.view_mut());
     });
     Ok((advantages.into_pyarray(py), found.into_pyarray(py)))
 }

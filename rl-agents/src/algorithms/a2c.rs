@@ -266,8 +266,8 @@ mod tests {
         let pool = Pool::new(1).unwrap();
         let (_, rollout, _) = fixture::rollout();
         let policy = || fixture::moved_policy(LearnerKind::Fused, fixture::Case::Discrete);
-        let (rewards, discounts) = (rollout.rewards(), (config.gamma, config.gae_lambda));
-        let expected = Targets::off_policy(&policy(), &rollout, rewards, discounts, Refresh::Values, &pool).unwrap();
+        let (rewards, gamma, lambda) = (rollout.rewards(), config.gamma, config.gae_lambda);
+        let expected = Targets::off_policy(&policy(), &rollout, rewards, gamma, lambda, Refresh::Values, &pool).unwrap();
         let metrics = A2c::new(policy(), config, 4, 0).unwrap().update(&rollout, 1.0, &pool).unwrap();
         assert_eq!(metrics.get("train/explained_variance"), Some(expected.explained_variance()));
     }

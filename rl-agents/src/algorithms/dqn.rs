@@ -26,6 +26,7 @@ use crate::device::dqn::{DeviceDqn, Repeated};
 use crate::kernel::gradient::Slices;
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{Stats, Tile, TileLoss};
+use crate::learner::BatchSizes;
 use crate::learner::descent::StepSums;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::policy::mask_rows;
@@ -336,7 +337,7 @@ impl Dqn {
         n_envs: usize,
         seed: u64,
     ) -> Result<Self, Error> {
-        Self::new_in(network, config, (obs, actions), n_envs, seed, &<dyn rl_buffer::Memory>::host())
+        Self::new_in(network, config, obs, actions, n_envs, seed, &<dyn rl_buffer::Memory>::host())
     }
 
     /// Creates an agent whose replay memory is of the given kind.
@@ -346,7 +347,8 @@ impl Dqn {
     pub fn new_in(
         mut network: QNetwork,
         config: DqnConfig,
-        (obs, actions): (&Space, &ActionSpace),
+        obs: &Space,
+        actions: &ActionSpace,
         n_envs: usize,
         seed: u64,
         replay: &Arc<dyn rl_buffer::Memory>,
@@ -392,8 +394,9 @@ impl Dqn {
             self.target.network_mut().move_to(device)?;
             return Ok(self);
         }
-        let (replay, sizes) = (self.experience.transitions(), (self.config.batch_size, self.config.micro_batch));
-        self.device = Some(DeviceDqn::new(device, &self.network, (replay, self.config.replay_on_device), sizes)?);
+        let DqnConfig { batch_size, micro_batch, replay_on_device, .. } = self.config;
+        let (replay, sizes) = (self.experience.transitions(), BatchSizes { batch_size, micro_batch });
+        self.device = Some(DeviceDqn::new(device, &self.network, replay, replay_on_device, sizes)?);
         self.load_device()?;
         Ok(self)
     }

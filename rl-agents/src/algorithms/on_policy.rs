@@ -17,7 +17,7 @@ use crate::learner::batch::{Minibatch, Parts, TensorBatch};
 use crate::learner::descent::{Descent, StepSums, add_minibatch};
 use crate::learner::optim::Rule;
 use crate::learner::targets::{Refresh, Targets};
-use crate::learner::{Learner, Plan};
+use crate::learner::{BatchSizes, Learner, Plan};
 use crate::probe::{self, Stage};
 use crate::ranks::Ranks;
 use crate::{ActorCritic, Agent, DeviceCollector, Error, Layout, LearnerKind, Metrics, Policy, Schedule, Snapshot, UpdateEvent};
@@ -177,7 +177,8 @@ impl<C: Method> OnPolicy<C> {
     pub fn on_device(self, device: &rl_cuda::Device, shape: RolloutShape) -> Result<Self, Error> {
         let Self { descent, config } = self;
         let common = config.common();
-        let sizes = (common.samples(shape.n_steps * shape.n_envs), common.micro_batch);
+        let batch_size = common.samples(shape.n_steps * shape.n_envs);
+        let sizes = BatchSizes { batch_size, micro_batch: common.micro_batch };
         Ok(Self { descent: descent.move_to(device, shape, sizes, config.refresh())?, config })
     }
 
@@ -325,7 +326,7 @@ impl<C: Method> Learner for Host<'_, C> {
         descent.report(UpdateEvent::TargetsBegin);
         let policy = &descent.policy;
         learning.targets = if rollout.is_stale(policy.version()) {
-            Targets::off_policy(policy, rollout, rewards.view(), (plan.gamma, plan.lambda), config.refresh(), pool)?
+            Targets::off_policy(policy, rollout, rewards.view(), plan.gamma, plan.lambda, config.refresh(), pool)?
         } else {
             Targets::new(policy, rollout, rewards.view(), plan.gamma, plan.lambda)?
         };
@@ -381,7 +382,7 @@ impl<C: Method> Learner for Host<'_, C> {
         let rows = &rows[minibatch.clone()];
         let minibatch = Minibatch { rollout, targets, rows, advantages, ent_coef: common.ent_coef };
         let rate = common.learning_rate.at(*remaining);
-        let norm = descent.step(&minibatch, (*loss, parts), rate, common.max_grad_norm, pool)?;
+        let norm = descent.step(&minibatch, *loss, parts, rate, common.max_grad_norm, pool)?;
         learning.steps.push(norm);
         Ok(ControlFlow::Continue(()))
     }
@@ -435,7 +436,7 @@ impl<C: Method> Agent for OnPolicy<C> {
         let plan = self.plan(rollout.len());
         let (totals, steps) = if self.descent.on_device() {
             let settings = self.device_settings(remaining);
-            let totals = self.descent.update_on_device(rollout, (&plan, &settings), pool, learn)?;
+            let totals = self.descent.update_on_device(rollout, &plan, &settings, pool, learn)?;
             (totals, StepSums::of(&totals))
         } else {
             self.update_here(rollout, &plan, remaining, pool)?

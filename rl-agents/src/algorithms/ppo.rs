@@ -274,8 +274,8 @@ mod tests {
         let (_, rollout, _) = fixture::rollout();
         let policy = || fixture::moved_policy(LearnerKind::Fused, fixture::Case::Discrete);
         let (config, pool) = (PpoConfig { n_steps: 8, batch_size: 32, ..PpoConfig::default() }, Pool::new(1).unwrap());
-        let (rewards, discounts) = (rollout.rewards(), (config.gamma, config.gae_lambda));
-        let now = Targets::off_policy(&policy(), &rollout, rewards, discounts, Refresh::Values, &pool).unwrap();
+        let (rewards, gamma, lambda) = (rollout.rewards(), config.gamma, config.gae_lambda);
+        let now = Targets::off_policy(&policy(), &rollout, rewards, gamma, lambda, Refresh::Values, &pool).unwrap();
         let then = Targets::new(&policy(), &rollout, rewards, config.gamma, config.gae_lambda).unwrap();
         assert_ne!(now.explained_variance(), then.explained_variance());
         let metrics = Ppo::new(policy(), config, 4, 0).unwrap().update(&rollout, 1.0, &pool).unwrap();

@@ -164,8 +164,8 @@ impl Experience {
         let shape = TransitionShape::new(n_envs, obs, actions, settings.n_steps, settings.gamma);
         let replay = match settings.priorities {
             Some(Priorities { alpha, .. }) => {
-                let priorities = (alpha, PRIORITY_EPSILON);
-                Replay::Prioritized(PrioritizedReplayBuffer::new_in(shape, settings.capacity, priorities, memory)?)
+                let (capacity, epsilon) = (settings.capacity, PRIORITY_EPSILON);
+                Replay::Prioritized(PrioritizedReplayBuffer::new_in(shape, capacity, alpha, epsilon, memory)?)
             }
             None => Replay::Uniform(ReplayBuffer::new_in(shape, settings.capacity, memory)?),
         };

@@ -10,12 +10,11 @@ use rl_buffer::{DeviceRollout, DeviceStep, ObsSlice, Rollout, RolloutShape};
 use rl_cuda::learner::Episodes;
 use rl_cuda::targets::PolicyStreams;
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, StepsGraph, Stream, View};
-use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, pool, visit};
+use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, either, pool, visit};
 
 use crate::collect::lockstep::State;
 use crate::device::descent::{DeviceDescent, lock};
-use crate::device::net::{DeviceNet, Needed};
-use crate::device::normalize::Inputs;
+use crate::device::net::{DeviceNet, Needed, Queue};
 use crate::device::share::{DeviceShare, MAX_LATEST};
 use crate::device::times::DevicePhase;
 use crate::kernel::net::Net;
@@ -77,14 +76,11 @@ impl DeviceCollector {
         let clipped = match envs.action_space() {
             ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => None,
             ActionSpace::Continuous { low, high } => {
-                let mut bounds = Buffer::zeros(device, 2 * low.len())?;
-                learner.stream.upload(&bounds.view_mut(), &[&low[..], high].concat())?;
-                Some([bounds, Buffer::zeros(device, n * low.len())?])
+                Some([Buffer::of(device, &[&low[..], high].concat())?, Buffer::zeros(device, n * low.len())?])
             }
         };
-        let mut clock = Buffer::zeros(device, 2)?;
-        learner.stream.upload(&clock.view_mut(), &[seed, 0])?;
-        let (net, episodes) = (DeviceNet::new(device, net, (n, n), false)?, Episodes::new(device, n, MAX_LATEST)?);
+        let clock = Buffer::of(device, &[seed, 0])?;
+        let (net, episodes) = (DeviceNet::new(device, net, n, n, false)?, Episodes::new(device, n, MAX_LATEST)?);
         drop(learner);
         let (descent, steps, graph, ran) = (descent.clone(), 0, None, false);
         let mut collector = Self { descent, envs, net, episodes, clock, share, slices, clipped, seed, steps, graph, ran };
@@ -122,7 +118,7 @@ impl DeviceCollector {
         let stream = descent.stream.clone();
         rollout.clear();
         // The first statistics include this rollout, so its final observations are valued after it was added to them.
-        let keeps_finals = descent.normalizer.as_ref().is_some_and(|normalizer| normalizer.is_empty);
+        let keeps_finals = descent.inputs.normalizer.as_ref().is_some_and(|normalizer| normalizer.is_empty);
         descent.times.mark(&stream, DevicePhase::Acting)?;
         let mut acting = ActingOnDevice { descent, net, episodes, clock, share: share.as_mut(), clipped: clipped.as_mut() };
         match graph {
@@ -138,13 +134,12 @@ impl DeviceCollector {
         acting.descent.times.mark(&stream, None)?;
         *steps += acting.descent.rollout.shape().n_steps as u64;
         envs.check_actions(&stream)?;
-        let (ended, latest) = episodes.ended(&stream)?;
-        let mut ended = (ended, latest.into_iter().map(episode).collect());
+        let (mut n_ended, latest) = episodes.ended(&stream)?;
+        let mut latest = latest.into_iter().map(episode).collect();
         rollout.policy_version_mut().fill(version);
         rollout.on_device = true;
         if let Some(share) = share {
-            let all = (&mut descent.rollout, &descent.computed.next_values.view_mut());
-            ended = share.gather((&stream, &descent.times), rollout, all, ended)?;
+            (n_ended, latest) = share.gather(descent, rollout, n_ended, latest)?;
         } else if descent.computed.normalizes() {
             // The statistics of rewards are the host's.
             descent.times.mark(&stream, DevicePhase::Copies)?;
@@ -152,7 +147,7 @@ impl DeviceCollector {
             descent.times.mark(&stream, None)?;
         }
         descent.times.report()?;
-        Ok(ended)
+        Ok((n_ended, latest))
     }
 
     /// Returns the state to continue from, that of all ranks' environments.
@@ -167,10 +162,8 @@ impl DeviceCollector {
         let rollout = self.share.as_ref().map_or(rollout, |share| &share.rollout);
         let (n, d) = (self.envs.n_envs(), self.envs.observation_space().len());
         let mut obs = ObsRows::zeros(self.envs.observation_space().dtype(), n * d);
-        match (&mut obs, rollout.last_obs()) {
-            (ObsRows::F32(to), Obs::F32(from)) => stream.download(to, &from)?,
-            (ObsRows::U8(to), Obs::U8(from)) => stream.download(to, &from)?,
-            _ => {}
+        if let Some(both) = obs.as_mut().zip(rollout.last_obs()) {
+            either!(Obs, both, |(to, from)| stream.download(to, &from)?);
         }
         let mut masks = Vec::new();
         if let Some(from) = rollout.last_masks() {
@@ -262,20 +255,18 @@ impl ActingOnDevice<'_> {
     /// `finals` takes the final observations, for which the host waits at each step.
     fn enqueue(&mut self, envs: &mut CudaVecEnv, mut finals: Option<&mut Rollout>) -> Result<(), Error> {
         let Self { descent, net, episodes, clock, share, clipped } = self;
-        let DeviceDescent { stream, kernels, targets, chains, obs_scale, normalizer, rollout, computed, params, log_std, .. } =
-            &mut **descent;
+        let DeviceDescent { stream, kernels, targets, chains, inputs, rollout, computed, params, log_std, .. } = &mut **descent;
+        let queue = Queue { stream, kernels };
         let (columns, next_values) = match share {
             Some(DeviceShare { rollout, next_values, .. }) => (rollout, next_values),
             None => (rollout, &mut computed.next_values),
         };
-        let RolloutShape { n_steps, n_envs: n, obs_len: d, .. } = columns.shape();
-        let normalizer = normalizer.as_ref();
-        let inputs = Inputs { stream, kernels, targets, obs_len: d, scale: *obs_scale, one_hot: None, normalizer };
+        let RolloutShape { n_steps, n_envs: n, .. } = columns.shape();
         let ([actor, critic], params) = (*chains, params.view());
         columns.restart(stream)?;
         for t in 0..n_steps {
             let DeviceStep { obs, masks, mut steps, log_probs, values } = columns.step(t);
-            inputs.forward(net, &params, &obs, n, Needed::default())?;
+            inputs.forward(queue, net, &params, &obs, n, Needed::default())?;
             stream.copy(&values, &net.outputs(critic, n))?;
             let outputs = net.outputs(actor, n);
             let streams = PolicyStreams { clock: clock.view(), t: 1 + t as u64, first_env: envs.first_env() };
@@ -284,8 +275,9 @@ impl ActingOnDevice<'_> {
                     targets.sample_categorical(stream, &outputs, masks.as_ref(), streams, actions, &log_probs)?;
                 }
                 (Actions::Continuous(actions), Some([bounds, clipped])) => {
-                    let (gaussian, clipped) = ((&outputs, &params.slice(log_std.clone()), &bounds.view()), clipped.view_mut());
-                    targets.sample_gaussian(stream, gaussian, streams, [actions, &clipped], &log_probs)?;
+                    let (log_std, clipped) = (params.slice(log_std.clone()), clipped.view_mut());
+                    let to = [actions, &clipped, &log_probs];
+                    targets.sample_gaussian(stream, &outputs, &log_std, &bounds.view(), streams, to)?;
                     steps.actions = Actions::Continuous(clipped);
                 }
                 _ => return Err(Error::ActionKind),
@@ -293,19 +285,19 @@ impl ActingOnDevice<'_> {
             envs.step_on(stream, 1, ActionSource::Given, &steps)?;
             let final_obs = visit!(Obs, steps.final_obs, |obs| obs.into_view());
             let ended = [steps.terminated.into_view(), steps.truncated.into_view()];
-            inputs.forward(net, &params, &final_obs, n, Needed { not_chain: Some(actor), ended: Some(ended) })?;
+            inputs.forward(queue, net, &params, &final_obs, n, Needed { not_chain: Some(actor), ended: Some(ended) })?;
             let ended = ended.each_ref();
             if let Some(rollout) = &mut finals {
-                push_finals((stream, t, d), envs.first_env(), ended, &final_obs, rollout)?;
+                push_finals(stream, t, envs.first_env(), ended, &final_obs, rollout)?;
             }
             let next_values = next_values.view_mut().into_slice(t * n..(t + 1) * n);
             kernels.ended_values(stream, &net.outputs(critic, n), ended, &next_values)?;
         }
-        inputs.forward(net, &params, &columns.last_obs(), n, Needed { not_chain: Some(actor), ended: None })?;
+        inputs.forward(queue, net, &params, &columns.last_obs(), n, Needed { not_chain: Some(actor), ended: None })?;
         stream.copy(&columns.last_values_mut(), &net.outputs(critic, n))?;
         let (rewards, flags) = (columns.rewards(), [&columns.terminated(), &columns.truncated()]);
-        let values = (&columns.values(), &columns.last_values());
-        kernels.continued_values(stream, values, flags, &next_values.view_mut())?;
+        let (values, last_values) = (columns.values(), columns.last_values());
+        kernels.continued_values(stream, &values, &last_values, flags, &next_values.view_mut())?;
         episodes.add(stream, &rewards, flags[0], flags[1])?;
         Ok(targets.advance_clock(stream, &clock.view_mut(), n_steps as u64)?)
     }
@@ -313,21 +305,21 @@ impl ActingOnDevice<'_> {
 
 /// Copies the final observations of the episodes that step `t` ended to the host.
 fn push_finals(
-    (stream, t, d): (&Stream, usize, usize),
+    stream: &Stream,
+    t: usize,
     first_env: u32,
     ended: [&View<'_, u8>; 2],
     final_obs: &Obs<View<'_, f32>, View<'_, u8>>,
     rollout: &mut Rollout,
 ) -> Result<(), Error> {
+    let d = rollout.shape().obs_len;
     let mut flags = [(); 2].map(|()| vec![0; ended[0].len()]);
     flags.iter_mut().zip(ended).try_for_each(|(to, from)| stream.download(to, from))?;
     let ends = |n: &usize| flags[0][*n] | flags[1][*n] != 0;
     for n in (0..flags[0].len()).filter(ends) {
         let mut row = ObsRows::zeros(rollout.shape().obs, d);
-        match (&mut row, final_obs) {
-            (ObsRows::F32(to), Obs::F32(from)) => stream.download(to, &from.slice(n * d..(n + 1) * d))?,
-            (ObsRows::U8(to), Obs::U8(from)) => stream.download(to, &from.slice(n * d..(n + 1) * d))?,
-            _ => {}
+        if let Some(both) = row.as_mut().zip(final_obs.as_ref()) {
+            either!(Obs, both, |(to, from)| stream.download(to, &from.slice(n * d..(n + 1) * d))?);
         }
         rollout.push_final(t, first_env as usize + n, row.as_slice(), &[], &[]);
     }
@@ -447,13 +439,8 @@ mod tests {
                         ended.push(std::mem::take(&mut running[at % n]));
                     }
                 }
-                let mut there = Buffer::zeros(device, t * n).unwrap();
-                stream.upload(&there.view_mut(), &rewards).unwrap();
-                let flags = flags.map(|flags| {
-                    let mut there = Buffer::zeros(device, t * n).unwrap();
-                    stream.upload(&there.view_mut(), &flags).unwrap();
-                    there
-                });
+                let there = Buffer::of(device, &rewards).unwrap();
+                let flags = flags.map(|flags| Buffer::of(device, &flags).unwrap());
                 episodes.add(&stream, &there.view(), &flags[0].view(), &flags[1].view()).unwrap();
                 let latest = ended[ended.len().saturating_sub(keep)..].to_vec();
                 assert_eq!(episodes.ended(&stream).unwrap(), (ended.len(), latest), "{device}: {t} x {n}, round {round}");

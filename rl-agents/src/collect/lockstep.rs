@@ -130,7 +130,8 @@ struct Slice {
 
 /// Returns the observation (of `d` elements) and mask of environment `i`.
 pub(crate) fn of_env<'a>(
-    (obs, masks): (ObsSliceMut<'a>, Option<&'a mut [u8]>),
+    obs: ObsSliceMut<'a>,
+    masks: Option<&'a mut [u8]>,
     i: usize,
     d: usize,
 ) -> (ObsSliceMut<'a>, Option<&'a mut [u8]>) {
@@ -393,7 +394,8 @@ impl Slice {
         for i in 0..n {
             if let Some(what) = not_finite(self.state.obs.as_slice().row(i, d)) {
                 self.give_up(Anomaly { env_idx: self.first_env + i, step, action: None, what })?;
-                let (obs, masks) = of_env(self.state.start_mut(), i, d);
+                let (obs, masks) = self.state.start_mut();
+                let (obs, masks) = of_env(obs, masks, i, d);
                 guarded(&mut *self.envs, step, |envs| envs.restart(i, obs, masks))?;
                 if let Some(what) = not_finite(self.state.obs.as_slice().row(i, d)) {
                     return Err(Error::NotFiniteAgain(Anomaly { env_idx: self.first_env + i, step, action: None, what }));
@@ -497,7 +499,8 @@ impl Slice {
 
     /// Restarts environment `i`, with its next episode from row `t` on.
     fn restart(&mut self, columns: &mut RolloutColumns<'_>, t: usize, i: usize, step: u64) -> Result<(), Error> {
-        let (obs, masks) = of_env(columns.start(t), i, self.bounds.d);
+        let (obs, masks) = columns.start(t);
+        let (obs, masks) = of_env(obs, masks, i, self.bounds.d);
         guarded(&mut *self.envs, step, |envs| envs.restart(i, obs, masks))?;
         match not_finite(columns.obs(t).row(i, self.bounds.d)) {
             Some(what) => Err(Error::NotFiniteAgain(Anomaly { env_idx: self.first_env + i, step, action: None, what })),

@@ -111,7 +111,7 @@ pub fn evaluate_with(
                 running[i] = Episode::default();
             }
             let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
-            let (obs, masks) = of_env((steps.obs.as_mut_slice(), masks), i, d);
+            let (obs, masks) = of_env(steps.obs.as_mut_slice(), masks, i, d);
             guarded(envs, step, |envs| envs.restart(i, obs, masks))?;
             memory.state_mut(i).fill(0.0);
             replayed[i] = true;
@@ -130,7 +130,7 @@ pub fn evaluate_with(
                     cut += usize::from(!std::mem::replace(&mut over[i], true));
                 }
                 let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
-                let (obs, masks) = of_env((steps.obs.as_mut_slice(), masks), i, d);
+                let (obs, masks) = of_env(steps.obs.as_mut_slice(), masks, i, d);
                 guarded(envs, step, |envs| envs.restart(i, obs, masks))?;
                 memory.state_mut(i).fill(0.0);
                 if let Some(what) = not_finite(steps.obs.as_slice().row(i, d)) {

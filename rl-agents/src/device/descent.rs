@@ -7,11 +7,10 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rl_buffer::{DeviceRollout, Memory, ObsSlice, Pinned, Rollout, RolloutShape, Streamed};
+use rl_buffer::{DeviceRollout, Memory, Pinned, Rollout, RolloutShape, Streamed};
 use rl_cuda::learner::{
-    ActionDistribution, Deviations, EpochOrder, HeadSizes, JudgedSamples, KL_PART, LearnerCounters, LearnerKernels, LearnerState,
-    LossColumns, LossDistribution, LossHeads, MinibatchSlices, OffPolicyKernels, OneHotInputs, PARTS, Terms, UpdateSettings,
-    UpdateTotals,
+    ActionDistribution, EpochOrder, HeadSizes, JudgedSamples, KL_PART, LearnerCounters, LearnerKernels, LearnerState,
+    LossColumns, LossHeads, MinibatchSlices, OffPolicyKernels, PARTS, Terms, UpdateSettings, UpdateTotals,
 };
 use rl_cuda::targets::{Steps, TargetKernels};
 use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View, ViewMut};
@@ -26,18 +25,19 @@ use crate::kernel::net::PackedNet;
 use crate::kernel::slices;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::learner::targets::{CONTIGUOUS, Refresh};
-use crate::learner::{Learner, Plan};
+use crate::learner::{BatchSizes, Learner, Plan};
 use crate::network::normalize::{Moments, normalized_reward};
 use crate::policy::distributions::Distribution;
 use crate::ranks::Ranks;
 use crate::{ActorCritic, Error};
 
-/// Returns the maximum number of floats in the partial gradients of a minibatch.
+/// Returns the slices of a minibatch, for a network with `n_params` parameters.
 ///
-/// Each tile has a partial gradient; above the maximum, each slice has one. Those of small networks are the only blocks of work
-/// that a device gets, so they may take 1 GiB: enough for minibatches of 2 million samples.
-pub(crate) fn max_partial_floats(n_params: usize) -> usize {
-    if n_params < 1 << 16 { 1 << 28 } else { 1 << 26 }
+/// Each tile has a partial gradient; above a maximum number of floats, each slice has one. Those of small networks are the only
+/// blocks of work that a device gets, so they may take 1 GiB: enough for minibatches of 2 million samples.
+pub(crate) fn minibatch_slices(batch_size: usize, n_params: usize) -> MinibatchSlices {
+    let max_floats = if n_params < 1 << 16 { 1 << 28 } else { 1 << 26 };
+    MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, max_floats)
 }
 
 /// Work that is repeated, as a graph.
@@ -150,10 +150,7 @@ pub(crate) struct DeviceDescent {
     pub(crate) targets: TargetKernels,
     net: DeviceNet,
     pub(crate) chains: [usize; 2],
-    pub(crate) obs_scale: f32,
-    /// Inputs of observations with categories.
-    one_hot: Option<OneHotInputs>,
-    pub(crate) normalizer: Option<DeviceNormalizer>,
+    pub(crate) inputs: Inputs,
     pub(crate) rollout: DeviceRollout,
     pub(crate) computed: Computed,
     off_policy: OffPolicy,
@@ -228,10 +225,12 @@ impl DeviceDescent {
     /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
     pub(crate) fn new(
         device: &Device,
-        (policy, rule): (&ActorCritic, Rule),
+        policy: &ActorCritic,
+        rule: Rule,
         shape: RolloutShape,
-        (batch_size, micro_batch): (usize, usize),
-        (normalize_reward, refresh): (bool, Refresh),
+        BatchSizes { batch_size, micro_batch }: BatchSizes,
+        normalize_reward: bool,
+        refresh: Refresh,
     ) -> Result<Self, Error> {
         let network = policy.network();
         let Some(PackedNet { net, .. }) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
@@ -244,23 +243,23 @@ impl DeviceDescent {
             _ => None,
         };
         let (len, n_params) = (shape.n_steps * shape.n_envs, policy.params().len());
-        let slices =
-            MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, max_partial_floats(n_params));
+        let slices = minibatch_slices(batch_size, n_params);
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
         let held = held(&slices, micro_batch);
         let (actor, critic) = policy.chains();
-        let one_hot = network.categories().map(|of| OneHotInputs::new(device, of.sizes())).transpose()?;
+        let mut inputs = Inputs::new(device, network, shape.obs_len)?;
+        if network.normalizer().is_some() {
+            inputs.normalizer = Some(DeviceNormalizer::new(device, shape, inputs.one_hot.as_ref())?);
+        }
         Ok(Self {
             stream: device.stream()?,
             copies: device.stream()?,
             rule,
             kernels: LearnerKernels::new(device)?,
             targets: TargetKernels::new(device)?,
-            net: DeviceNet::new(device, net, (held, batch_size), true)?,
+            net: DeviceNet::new(device, net, held, batch_size, true)?,
             chains: [actor, critic],
-            obs_scale: network.obs_scale(),
-            normalizer: network.normalizer().map(|_| DeviceNormalizer::new(device, shape, one_hot.as_ref())).transpose()?,
-            one_hot,
+            inputs,
             rollout: DeviceRollout::new(device, shape)?,
             computed: Computed {
                 next_values: floats(len)?,
@@ -323,7 +322,7 @@ impl DeviceDescent {
 
     /// Copies the policy's statistics of observations and the counters to the device.
     pub(crate) fn set_statistics(&mut self, policy: &ActorCritic, counters: &LearnerCounters) -> Result<(), Error> {
-        if let (Some(there), Some(here)) = (&mut self.normalizer, policy.network().normalizer()) {
+        if let (Some(there), Some(here)) = (&mut self.inputs.normalizer, policy.network().normalizer()) {
             there.set(&self.stream, here)?;
         }
         Ok(self.state.set_counters(&self.stream, counters)?)
@@ -333,11 +332,11 @@ impl DeviceDescent {
     ///
     /// `None` for bytes.
     pub(crate) fn moments(&mut self) -> Result<Option<Vec<Moments>>, Error> {
-        let Some(normalizer) = &mut self.normalizer else { return Ok(None) };
+        let Some(normalizer) = &mut self.inputs.normalizer else { return Ok(None) };
         let RolloutShape { n_steps, n_envs, obs_len: d, .. } = self.rollout.shape();
         let len = n_steps * n_envs * d;
         let obs = visit!(Obs, self.rollout.obs(), |obs| obs.slice(0..len));
-        Ok(normalizer.moments((&self.stream, &self.targets), &obs)?)
+        Ok(normalizer.moments(&self.stream, &obs)?)
     }
 
     /// Returns the counters.
@@ -352,8 +351,10 @@ impl DeviceDescent {
     /// targets to steps.
     pub(crate) fn update(
         &mut self,
-        (plan, settings): (&Plan, &UpdateSettings),
-        (rollout, is_stale): (&Rollout, bool),
+        plan: &Plan,
+        settings: &UpdateSettings,
+        rollout: &Rollout,
+        is_stale: bool,
         inv_std: Option<f32>,
         learn: impl Fn(&mut Self, &Plan) -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -395,16 +396,8 @@ impl DeviceDescent {
     ///
     /// Its values replace the acting policy's; its log-probabilities are computed if they are needed.
     fn judge(&mut self) -> Result<(), Error> {
-        let Self { stream, kernels, targets, net, rollout: columns, off_policy, params, log_std, heads, .. } = self;
-        let inputs = Inputs {
-            stream,
-            kernels,
-            obs_len: columns.shape().obs_len,
-            targets,
-            scale: self.obs_scale,
-            one_hot: self.one_hot.as_ref(),
-            normalizer: self.normalizer.as_ref(),
-        };
+        let Self { stream, kernels, inputs, net, rollout: columns, off_policy, params, log_std, heads, .. } = self;
+        let queue = Queue { stream, kernels };
         let RolloutShape { n_steps, n_envs, obs_len: d, .. } = columns.shape();
         let ([actor, critic], params, len) = (self.chains, params.view(), n_steps * n_envs);
         let distribution = distribution(heads.as_ref(), params.slice(log_std.clone()));
@@ -414,7 +407,7 @@ impl DeviceDescent {
             let of_rows = rows.start * d..rows.end * d;
             let obs = visit!(Obs, columns.obs(), |obs| obs.slice(of_rows.clone()));
             let judges = has_actions && off_policy.refresh != Refresh::Values;
-            inputs.forward(net, &params, &obs, n, Needed { not_chain: (!judges).then_some(actor), ended: None })?;
+            inputs.forward(queue, net, &params, &obs, n, Needed { not_chain: (!judges).then_some(actor), ended: None })?;
             if judges {
                 let outputs = net.outputs(actor, n);
                 let a = outputs.len() / n;
@@ -438,16 +431,8 @@ impl DeviceDescent {
 
     /// Computes the values of the next observations, with those of the final ones.
     fn next_values(&mut self, rollout: &Rollout) -> Result<(), Error> {
-        let Self { stream, kernels, targets, net, rollout: columns, computed, params, final_obs, final_at, .. } = self;
-        let inputs = Inputs {
-            stream,
-            kernels,
-            obs_len: columns.shape().obs_len,
-            targets,
-            scale: self.obs_scale,
-            one_hot: self.one_hot.as_ref(),
-            normalizer: self.normalizer.as_ref(),
-        };
+        let Self { stream, kernels, inputs, net, rollout: columns, computed, params, final_obs, final_at, .. } = self;
+        let queue = Queue { stream, kernels };
         let RolloutShape { n_envs, obs_len: d, .. } = columns.shape();
         let ([actor, critic], values) = (self.chains, columns.values());
         let ends = rollout.final_at();
@@ -456,24 +441,18 @@ impl DeviceDescent {
             // As many final observations at a time as activations are held; without any, the values of the next rows alone.
             let n = (ends.len() - first).min(net.held());
             final_at.upload(stream, ends[first..first + n].iter().map(|&(t, env)| (t * n_envs + env) as u32))?;
-            let obs = match (&mut *final_obs, rollout.final_obs().rows(first..first + n, d)) {
-                (Obs::F32(to), ObsSlice::F32(from)) => {
-                    to.upload(stream, from.iter().copied())?;
-                    Obs::F32(to.there.view())
-                }
-                (Obs::U8(to), ObsSlice::U8(from)) => {
-                    to.upload(stream, from.iter().copied())?;
-                    Obs::U8(to.there.view())
-                }
-                _ => return Err(Error::ObsKind),
-            };
-            inputs.forward(net, &params.view(), &obs, n, Needed { not_chain: Some(actor), ended: None })?;
-            let ended = (&net.outputs(critic, n), &final_at.there.view().slice(0..n));
+            let both = final_obs.as_mut().zip(rollout.final_obs().rows(first..first + n, d)).ok_or(Error::ObsKind)?;
+            let obs = visit!(Obs, both, |(to, from)| {
+                to.upload(stream, from.iter().copied())?;
+                to.there.view()
+            });
+            inputs.forward(queue, net, &params.view(), &obs, n, Needed { not_chain: Some(actor), ended: None })?;
+            let (final_values, at) = (net.outputs(critic, n), final_at.there.view().slice(0..n));
             let next_values = computed.next_values.view_mut();
             if first == 0 {
-                kernels.next_values(stream, (&values, &columns.last_values()), ended, &next_values)?;
+                kernels.next_values(stream, &values, &columns.last_values(), &final_values, &at, &next_values)?;
             } else {
-                kernels.replace_values(stream, ended, &next_values)?;
+                kernels.replace_values(stream, &final_values, &at, &next_values)?;
             }
             first += n;
             if first >= ends.len() {
@@ -559,9 +538,10 @@ impl Learner for DeviceDescent {
     fn targets(&mut self, plan: &Plan) -> Result<(), Error> {
         self.kernels.begin(&self.stream, &mut self.state)?;
         let Self { stream, kernels, rollout: columns, computed, off_policy, .. } = self;
-        let (values, n_envs) = (columns.values(), columns.shape().n_envs);
+        let values = columns.values();
         let Computed { next_values, advantages, returns, rewards } = computed;
         let steps = Steps {
+            n_envs: columns.shape().n_envs,
             rewards: rewards.as_ref().map_or(columns.rewards(), |rewards| rewards.there.view()),
             terminated: columns.terminated(),
             truncated: columns.truncated(),
@@ -571,10 +551,10 @@ impl Learner for DeviceDescent {
         if off_policy.correction() == Some(Refresh::VTrace) {
             let OffPolicy { kernels, log_probs, weights: [weights, _], .. } = off_policy;
             let to = [&advantages.view_mut(), &returns.view_mut(), &weights.view_mut()];
-            kernels.vtrace(stream, (&steps, n_envs), [&log_probs.view(), &columns.log_probs()], (plan.gamma, plan.lambda), to)?;
+            kernels.vtrace(stream, &steps, [&log_probs.view(), &columns.log_probs()], plan.gamma, plan.lambda, to)?;
         } else {
-            self.targets.gae(stream, &steps, n_envs, plan.gamma, plan.lambda, &advantages.view_mut())?;
-            kernels.returns(stream, (&advantages.view(), &values), &returns.view_mut())?;
+            self.targets.gae(stream, &steps, plan.gamma, plan.lambda, &advantages.view_mut())?;
+            kernels.returns(stream, &advantages.view(), &values, &returns.view_mut())?;
         }
         Ok(kernels.explained_variance(stream, [&returns.view(), &values], &self.scratch.view_mut(), &mut self.state)?)
     }
@@ -599,34 +579,26 @@ impl Learner for DeviceDescent {
     fn gradient(&mut self, plan: &Plan, range: Range<usize>) -> Result<(), Error> {
         let order = EpochOrder { n_samples: plan.n_samples, shuffled: plan.shuffled };
         self.kernels.rows(&self.stream, &self.state, order, &self.rows.view_mut())?;
-        let Self { stream, kernels, net, rollout: columns, computed, off_policy, params, slices, .. } = self;
+        let Self { stream, kernels, inputs, net, rollout: columns, computed, off_policy, params, slices, .. } = self;
+        let queue = Queue { stream, kernels };
         let n = range.len();
         let (rows, params) = (self.rows.view(), params.view());
         let mut advantages = computed.advantages.view();
         let refresh = off_policy.correction();
         let [sum, squares, _] = &mut self.sums;
         if plan.normalize {
-            let (scratch, of_rows) = (self.scratch.view_mut(), (&advantages, Some(&rows)));
-            kernels.sum(stream, of_rows, Terms::Numbers, &scratch, &sum.view_mut())?;
-            kernels.sum(stream, of_rows, Terms::SquaredDistances(sum.view()), &scratch, &squares.view_mut())?;
+            let (scratch, of_rows) = (self.scratch.view_mut(), Some(&rows));
+            kernels.sum(stream, &advantages, of_rows, Terms::Numbers, &scratch, &sum.view_mut())?;
+            kernels.sum(stream, &advantages, of_rows, Terms::SquaredDistances(sum.view()), &scratch, &squares.view_mut())?;
         }
         // The loss of other ranks' samples is computed from stale outputs here, and replaced.
         let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
-        let inputs = Inputs {
-            stream,
-            kernels,
-            obs_len: columns.shape().obs_len,
-            targets: &self.targets,
-            scale: self.obs_scale,
-            one_hot: self.one_hot.as_ref(),
-            normalizer: self.normalizer.as_ref(),
-        };
-        let write = |samples, x: &ViewMut<'_, f32>| inputs.write(&columns.obs(), Some(&rows.slice(samples)), x);
-        net.forward_samples(Queue { stream, kernels }, &params, own, write)?;
+        let write = |samples, x: &ViewMut<'_, f32>| inputs.write(queue, &columns.obs(), Some(&rows.slice(samples)), x);
+        net.forward_samples(queue, &params, own, write)?;
         let mut moments = plan.normalize.then_some([sum.view(), squares.view()]);
         if refresh == Some(Refresh::VTrace) {
             let [weights, weighted] = &mut off_policy.weights;
-            off_policy.kernels.weigh(stream, &rows, (&advantages, moments), &weights.view(), &weighted.view_mut())?;
+            off_policy.kernels.weigh(stream, &rows, &advantages, moments, &weights.view(), &weighted.view_mut())?;
             (advantages, moments) = (weighted.view(), None);
         }
         let len = columns.log_probs().len();
@@ -641,29 +613,22 @@ impl Learner for DeviceDescent {
             moments,
         };
         let ([outputs, values], [d_outputs, d_values]) = net.heads(self.chains, n);
-        let log_std = params.slice(self.log_std.clone());
-        let judged = distribution(self.heads.as_ref(), log_std);
-        let distribution = match judged {
-            ActionDistribution::Heads(heads) => LossDistribution::Heads(heads),
-            ActionDistribution::Categorical => LossDistribution::Categorical,
-            ActionDistribution::Gaussian(log_std) => {
-                LossDistribution::Gaussian(Deviations { log_std, terms: self.std_terms.view_mut() })
-            }
-        };
-        let heads = LossHeads { outputs, values, d_outputs, d_values, terms: self.terms.view_mut(), distribution };
+        let distribution = distribution(self.heads.as_ref(), params.slice(self.log_std.clone()));
+        let (terms, std_terms) = (self.terms.view_mut(), self.std_terms.view_mut());
+        let heads = LossHeads { outputs, values, d_outputs, d_values, terms, std_terms, distribution };
         kernels.objective(stream, plan.objective, &minibatch, &heads, &self.state)?;
         if refresh == Some(Refresh::LogProbs) {
             let (rows, actions, masks) = (Some(rows), minibatch.actions, minibatch.masks);
-            let samples = JudgedSamples { outputs, distribution: judged, rows, actions, masks };
+            let samples = JudgedSamples { outputs, distribution, rows, actions, masks };
             let kl = self.terms.view_mut().into_slice(KL_PART * n..(KL_PART + 1) * n);
             off_policy.kernels.divergence(stream, &samples, &off_policy.log_probs.view(), &kl)?;
         }
         if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
             let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
             let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.std_terms] };
-            exchange.gradient(Queue { stream, kernels }, (net, &params), slices, buffers, write)?;
+            exchange.gradient(queue, net, &params, slices, buffers, write)?;
         } else {
-            net.gradient(Queue { stream, kernels }, &params, (0..slices.count(), slices), &mut self.partial.view_mut(), write)?;
+            net.gradient(queue, &params, 0..slices.count(), slices, &mut self.partial.view_mut(), write)?;
             kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
         }
         let n_tiles = slices.tiles();
@@ -680,7 +645,7 @@ impl Learner for DeviceDescent {
     fn step(&mut self) -> Result<ControlFlow<()>, Error> {
         let Self { stream, kernels, params, moments, gradient, state, scratch, sums: [.., squares], .. } = self;
         let gradient = gradient.view();
-        kernels.sum(stream, (&gradient, None), Terms::Squares, &scratch.view_mut(), &squares.view_mut())?;
+        kernels.sum(stream, &gradient, None, Terms::Squares, &scratch.view_mut(), &squares.view_mut())?;
         kernels.step(stream, &squares.view(), state)?;
         match &mut moments[..] {
             [m, v] => kernels.adam(stream, &gradient, &params.view_mut(), [&m.view_mut(), &v.view_mut()], state)?,
@@ -1052,15 +1017,14 @@ mod tests {
         let mut rng = rl_envs::Rng::new(3, 0, 0, rl_envs::Purpose::Init);
         for n in [1, 31, 256, 257, 9_155, 65_537] {
             let x: Vec<f32> = (0..n).map(|_| 3.0 + rng.normal()).collect();
-            let mut there = Buffer::zeros(device, n).unwrap();
-            stream.upload(&there.view_mut(), &x).unwrap();
+            let there = Buffer::of(device, &x).unwrap();
             let mut scratch = Buffer::zeros(device, LearnerKernels::sum_scratch(n)).unwrap();
             let [mut sum, mut squares, mut distances] = [(); 3].map(|()| Buffer::<f64>::zeros(device, 1).unwrap());
-            let all = (&there.view(), None);
-            kernels.sum(&stream, all, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
-            kernels.sum(&stream, all, Terms::Squares, &scratch.view_mut(), &squares.view_mut()).unwrap();
+            let of = &there.view();
+            kernels.sum(&stream, of, None, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
+            kernels.sum(&stream, of, None, Terms::Squares, &scratch.view_mut(), &squares.view_mut()).unwrap();
             let about = Terms::SquaredDistances(sum.view());
-            kernels.sum(&stream, all, about, &scratch.view_mut(), &distances.view_mut()).unwrap();
+            kernels.sum(&stream, of, None, about, &scratch.view_mut(), &distances.view_mut()).unwrap();
             let mean = crate::kernel::sums::sum(&x) / n as f64;
             let expected = [
                 crate::kernel::sums::sum(&x),

@@ -10,21 +10,23 @@ use std::sync::Arc;
 
 use rl_buffer::{Batch, DeviceBatch, DeviceReplay, Memory, Pinned, ReplayBuffer};
 use rl_cuda::learner::{
-    LearnerCounters, LearnerKernels, LearnerState, MinibatchSlices, NextColumns, OneHotInputs, QLearningKernels, TD_TERMS,
-    TdColumns, Terms, UpdateSettings, UpdateTotals,
+    LearnerCounters, LearnerKernels, LearnerState, MinibatchSlices, NextColumns, QLearningKernels, TD_TERMS, TdColumns, Terms,
+    UpdateSettings, UpdateTotals,
 };
 use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream, View, ViewMut};
 use rl_envs::{Actions, Obs, visit};
 
 use crate::agent::OnDevice;
-use crate::device::descent::{download, held, max_partial_floats, unsupported, with_rest};
+use crate::device::descent::{download, held, minibatch_slices, unsupported, with_rest};
 use crate::device::exchange::{DeviceExchange, SharedBuffers};
 use crate::device::net::{DeviceNet, Queue};
+use crate::device::normalize::Inputs;
 use crate::device::times::{DevicePhase, DeviceTimes, DeviceWatch};
 use crate::kernel::net::PackedNet;
+use crate::learner::BatchSizes;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::ranks::Ranks;
-use crate::{Error, QNetwork, kernel::slices};
+use crate::{Error, QNetwork};
 
 /// Memory of a minibatch, on the host and on the device.
 #[derive(Debug)]
@@ -70,10 +72,7 @@ pub(crate) struct DeviceDqn {
     q_learning: QLearningKernels,
     net: DeviceNet,
     heads: Heads,
-    obs_len: usize,
-    obs_scale: f32,
-    /// Inputs of observations with categories.
-    one_hot: Option<OneHotInputs>,
+    inputs: Inputs,
     params: Buffer<f32>,
     target: Buffer<f32>,
     moments: [Buffer<f32>; 2],
@@ -125,7 +124,7 @@ impl OnDevice for DeviceDqn {
 }
 
 impl DeviceDqn {
-    /// Allocates memory for minibatches of `b` transitions, and loads the kernels.
+    /// Allocates memory for minibatches of transitions, and loads the kernels.
     ///
     /// With a copy of the replay memory if `copied`.
     ///
@@ -134,14 +133,15 @@ impl DeviceDqn {
     pub(crate) fn new(
         device: &Device,
         network: &QNetwork,
-        (replay, copied): (&ReplayBuffer, bool),
-        (b, micro_batch): (usize, usize),
+        replay: &ReplayBuffer,
+        copied: bool,
+        BatchSizes { batch_size: b, micro_batch }: BatchSizes,
     ) -> Result<Self, Error> {
         let shape = replay.shape();
         let (chains, n_actions, network) = (network.chains(), network.n_actions(), network.network());
         let Some(PackedNet { net, .. }) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
         let n_params = network.params().len();
-        let slices = MinibatchSlices::new(b, slices::of_minibatch(b, n_params), n_params, max_partial_floats(n_params));
+        let slices = minibatch_slices(b, n_params);
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
         let memory: Arc<dyn Memory> = Arc::new(Pinned(device.clone()));
         let slot = || {
@@ -160,11 +160,9 @@ impl DeviceDqn {
             replay: copied.then(|| DeviceReplay::new(device, replay, b)).transpose()?,
             kernels: LearnerKernels::new(device)?,
             q_learning: QLearningKernels::new(device)?,
-            net: DeviceNet::new(device, net, (held(&slices, micro_batch), b), true)?,
+            net: DeviceNet::new(device, net, held(&slices, micro_batch), b, true)?,
             heads: chains.1.map_or(Heads::Plain(chains.0), |value| Heads::Dueling([chains.0, value])),
-            obs_len: shape.obs_len,
-            obs_scale: network.obs_scale(),
-            one_hot: network.categories().map(|of| OneHotInputs::new(device, of.sizes())).transpose()?,
+            inputs: Inputs::new(device, network, shape.obs_len)?,
             params: floats(n_params)?,
             target: floats(n_params)?,
             moments: [floats(n_params)?, floats(n_params)?],
@@ -240,7 +238,7 @@ impl DeviceDqn {
         self.gradient(slot, double)?;
         let Self { stream, kernels, params, moments: [m, v], gradient, state, scratch, squares, slots, errors, .. } = self;
         let gradient = gradient.view();
-        kernels.sum(stream, (&gradient, None), Terms::Squares, &scratch.view_mut(), &squares.view_mut())?;
+        kernels.sum(stream, &gradient, None, Terms::Squares, &scratch.view_mut(), &squares.view_mut())?;
         kernels.step(stream, &squares.view(), state)?;
         kernels.adam(stream, &gradient, &params.view_mut(), [&m.view_mut(), &v.view_mut()], state)?;
         let slot = &mut slots[slot];
@@ -254,7 +252,7 @@ impl DeviceDqn {
     fn gradient(&mut self, slot: usize, double: bool) -> Result<(), Error> {
         let Self { stream, kernels, q_learning, slots, params, target, slices, .. } = self;
         let Slot { there, targets, .. } = &mut slots[slot];
-        let (batch, scale, one_hot, d) = (there.columns(), self.obs_scale, self.one_hot.as_ref(), self.obs_len);
+        let (batch, inputs, d) = (there.columns(), &self.inputs, self.inputs.obs_len);
         let (n, queue, params) = (targets.len(), Queue { stream, kernels }, params.view());
         let net = &mut self.net;
         let [first, second] = &mut self.q;
@@ -262,19 +260,16 @@ impl DeviceDqn {
         let obs = |of: &Obs<View<'_, f32>, View<'_, u8>>, samples: Range<usize>, x: &ViewMut<'_, f32>| {
             let rows = samples.start * d..samples.end * d;
             let obs = visit!(Obs, of.as_ref(), |obs| obs.slice(rows.clone()));
-            match (one_hot, &obs) {
-                (Some(one_hot), Obs::F32(obs)) => kernels.one_hot(stream, (obs, one_hot), None, x),
-                _ => kernels.samples(stream, (&obs, scale, d), None, x),
-            }
+            inputs.write(queue, &obs, None, x)
         };
         let next_obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| obs(&batch.next_obs, samples, x);
         // The targets and the loss of other ranks' samples are computed from stale outputs here. Their loss is replaced.
         let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
         net.forward_samples(queue, &target.view(), own.clone(), next_obs)?;
-        read_q(stream, q_learning, (net, self.heads, n), first)?;
+        read_q(stream, q_learning, net, self.heads, n, first)?;
         if double {
             net.forward_samples(queue, &params, own.clone(), next_obs)?;
-            read_q(stream, q_learning, (net, self.heads, n), second)?;
+            read_q(stream, q_learning, net, self.heads, n, second)?;
         }
         let next = NextColumns {
             q: first.view(),
@@ -288,7 +283,7 @@ impl DeviceDqn {
         let Actions::Discrete(actions) = batch.actions else { return Err(Error::ActionKind) };
         let obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| obs(&batch.obs, samples, x);
         net.forward_samples(queue, &params, own, obs)?;
-        read_q(stream, q_learning, (net, self.heads, n), first)?;
+        read_q(stream, q_learning, net, self.heads, n, first)?;
         let columns = TdColumns { q: first.view(), actions, targets: targets.view(), weights: batch.weights };
         let others = (self.errors.view_mut(), self.terms.view_mut());
         match self.heads {
@@ -304,9 +299,9 @@ impl DeviceDqn {
         if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
             let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
             let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.errors] };
-            exchange.gradient(queue, (net, &params), slices, buffers, obs)?;
+            exchange.gradient(queue, net, &params, slices, buffers, obs)?;
         } else {
-            net.gradient(queue, &params, (0..slices.count(), slices), &mut self.partial.view_mut(), obs)?;
+            net.gradient(queue, &params, 0..slices.count(), slices, &mut self.partial.view_mut(), obs)?;
             kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
         }
         Ok(q_learning.totals(stream, slices, &self.terms.view(), &mut self.state)?)
@@ -375,7 +370,9 @@ impl DeviceDqn {
 fn read_q(
     stream: &Stream,
     q_learning: &QLearningKernels,
-    (net, heads, n): (&DeviceNet, Heads, usize),
+    net: &DeviceNet,
+    heads: Heads,
+    n: usize,
     to: &mut Buffer<f32>,
 ) -> Result<(), Error> {
     let written = match heads {

@@ -64,7 +64,8 @@ impl DeviceExchange {
     pub(crate) fn gradient(
         &mut self,
         Queue { stream, kernels }: Queue<'_>,
-        (net, params): (&mut DeviceNet, &View<'_, f32>),
+        net: &mut DeviceNet,
+        params: &View<'_, f32>,
         slices: &MinibatchSlices,
         buffers: SharedBuffers<'_>,
         write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
@@ -73,7 +74,7 @@ impl DeviceExchange {
         let (count, n, row) = (slices.count(), slices.samples(0..slices.count()).len(), gradient.len());
         let (own, subtrees) = self.exchange.begin(count);
         let first_row = |slice: usize| slices.first(slice - own.start).rows() * row;
-        net.gradient(Queue { stream, kernels }, params, (own.clone(), slices), &mut partial.view_mut(), write)?;
+        net.gradient(Queue { stream, kernels }, params, own.clone(), slices, &mut partial.view_mut(), write)?;
         for subtree in subtrees {
             let rows = partial.view().slice(first_row(subtree.start)..first_row(subtree.end));
             kernels.sum_gradients(stream, &slices.first(subtree.len()), &rows, &gradient.view_mut())?;

@@ -8,11 +8,13 @@
 use std::ops::Range;
 
 use rl_cuda::learner::{
-    self, ConvLayer, ConvShape, DenseLayer, LearnerKernels, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples,
+    self, ConvLayer, ConvShape, DenseLayer, DenseParams, LearnerKernels, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers,
+    NarrowSamples,
 };
 use rl_cuda::{Buffer, Device, Stream, View, ViewMut};
 
-use crate::kernel::net::Net;
+use crate::kernel::dense::{Dense, InputRuns};
+use crate::kernel::net::{Net, Place};
 use crate::{Activation, Error};
 
 /// Stream on which kernels are enqueued, and the kernels.
@@ -112,7 +114,7 @@ fn activation(activation: Option<Activation>) -> learner::Activation {
 /// Allocates the convolutions of a network.
 fn convs(device: &Device, net: &Net, held: usize, learns: bool) -> Result<Vec<DeviceConv>, Error> {
     let Some(stage) = &net.conv else { return Ok(Vec::new()) };
-    let (channels, padded) = stage.features().1;
+    let InputRuns { real: channels, padded, .. } = stage.features();
     if channels != padded {
         let allowed = "but on a device the last convolution has a multiple of 16 channels; use --device cpu";
         return Err(Error::Setting { name: "conv", value: format!("of {channels} channels"), allowed });
@@ -135,9 +137,9 @@ impl DeviceNet {
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
-    pub(crate) fn new(device: &Device, net: &Net, (held, m): (usize, usize), learns: bool) -> Result<Self, Error> {
+    pub(crate) fn new(device: &Device, net: &Net, held: usize, m: usize, learns: bool) -> Result<Self, Error> {
         let convs = convs(device, net, held, learns)?;
-        let layer = |(l, (layer, place)): (usize, (&crate::kernel::dense::Dense, &crate::kernel::net::Place))| DeviceLayer {
+        let layer = |(l, (layer, place)): (usize, (&Dense, &Place))| DeviceLayer {
             dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation: activation(place.activation) },
             params: layer.weight.start..layer.bias.end,
             source: place.source,
@@ -276,7 +278,8 @@ impl DeviceNet {
         &mut self,
         queue: Queue<'_>,
         params: &View<'_, f32>,
-        (slices, minibatch): (Range<usize>, &MinibatchSlices),
+        slices: Range<usize>,
+        minibatch: &MinibatchSlices,
         partial: &mut ViewMut<'_, f32>,
         write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
     ) -> Result<(), Error> {
@@ -287,7 +290,7 @@ impl DeviceNet {
             if samples.start < self.holds.start || samples.end > self.holds.end {
                 self.forward_part(queue, params, samples.clone(), &write)?;
             }
-            self.backward(queue, params, (samples, &of), &mut partial.slice_mut(row(part.start)..row(part.end)))?;
+            self.backward(queue, params, samples, &of, &mut partial.slice_mut(row(part.start)..row(part.end)))?;
         }
         Ok(())
     }
@@ -333,7 +336,7 @@ impl DeviceNet {
                 let before = before.into_view();
                 let x = source.map_or(inputs, |source| before.slice(output_places[source].clone())).slice(of(dense.n_in));
                 let y = from_here.into_slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
-                kernels.forward(stream, *dense, &params.slice(range.clone()), &x, &y)?;
+                kernels.forward(stream, DenseParams { layer: *dense, params: params.slice(range.clone()) }, &x, &y)?;
             }
         }
         Ok(())
@@ -346,18 +349,19 @@ impl DeviceNet {
         &mut self,
         Queue { stream, kernels }: Queue<'_>,
         params: &View<'_, f32>,
-        (samples, slices): (Range<usize>, &MinibatchSlices),
+        samples: Range<usize>,
+        slices: &MinibatchSlices,
         partial: &mut ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let held = samples.start - self.holds.start;
         let of = |len: usize| held * len..(held + samples.len()) * len;
         let of_all = |len: usize| samples.start * len..samples.end * len;
         let Self { convs, layers, chains, inputs, outputs, deltas, output_places, delta_places, narrow, .. } = self;
-        let (stride, len) = (params.len(), partial.len());
+        let len = partial.len();
         if let Some(narrow) = narrow {
             let (inputs, outputs, deltas) = (inputs.view(), outputs.view(), deltas.view());
             let numbers = NarrowNumbers { params: *params, inputs, outputs, deltas, held, first: samples.start };
-            return Ok(kernels.narrow_gradient(stream, narrow, slices, numbers, &partial.slice_mut(0..len), stride)?);
+            return Ok(kernels.narrow_gradient(stream, narrow, slices, numbers, &partial.slice_mut(0..len))?);
         }
         let features = convs.last_mut().map(|conv| (conv.conv.shape().activation, &conv.outputs, &mut conv.deltas));
         let (mut features, inputs_of_dense) = match features {
@@ -370,8 +374,7 @@ impl DeviceNet {
             let x = source.map_or(inputs_of_dense.view(), outputs).slice(of(dense.n_in));
             let (before, from_here) = deltas.view_mut().split_at(delta_places[l].start);
             let dz = from_here.into_view().slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
-            let to = partial.slice_mut(range.start..len);
-            kernels.gradient(stream, (*dense, slices), &x, &dz, (&to, stride))?;
+            kernels.gradient(stream, *dense, slices, &x, &dz, &partial.slice_mut(range.start..len))?;
             let (activation, dx) = match (*source, &mut features) {
                 (Some(source), _) => (layers[source].dense.activation, before.into_slice(delta_places[source].clone())),
                 (None, Some((activation, dx))) => (*activation, dx.view_mut()),
@@ -383,7 +386,8 @@ impl DeviceNet {
             let derive = (first == Some(l)).then_some((activation, &x));
             let dx = dx.into_slice(of(dense.n_in));
             let add = last.is_some_and(|last| last != l);
-            kernels.input_gradient(stream, (*dense, &params.slice(range.clone())), &dz, derive, add, &dx)?;
+            let layer = DenseParams { layer: *dense, params: params.slice(range.clone()) };
+            kernels.input_gradient(stream, layer, &dz, derive, add, &dx)?;
         }
         for l in (0..convs.len()).rev() {
             let (before, from_here) = convs.split_at_mut(l);
@@ -394,11 +398,10 @@ impl DeviceNet {
             };
             let (n_in, n_out) = (of(conv.shape().in_len()), of(conv.shape().out_len()));
             let (x, dz) = (x.view().slice(n_in.clone()), deltas.view().slice(n_out));
-            let to = partial.slice_mut(range.start..len);
-            conv.gradient(stream, slices, &x, &dz, (&to, stride))?;
+            conv.gradient(stream, slices, &x, &dz, &partial.slice_mut(range.start..len))?;
             if let Some((activation, dx)) = dx {
                 let weights = &params.slice(range.clone());
-                conv.input_gradient(stream, weights, &dz, (activation, &x), &dx.view_mut().into_slice(n_in))?;
+                conv.input_gradient(stream, weights, &dz, activation, &x, &dx.view_mut().into_slice(n_in))?;
             }
         }
         Ok(())

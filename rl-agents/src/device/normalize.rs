@@ -4,7 +4,7 @@
 //! device, only the moments of each slice of them come to the host.
 
 use rl_buffer::RolloutShape;
-use rl_cuda::learner::{LearnerKernels, OneHotInputs};
+use rl_cuda::learner::OneHotInputs;
 use rl_cuda::targets::{ObsSlices, TargetKernels};
 use rl_cuda::{Device, Stream, View, ViewMut};
 use rl_envs::{Dtype, Obs, pool};
@@ -14,10 +14,12 @@ use crate::device::net::{DeviceNet, Needed, Queue};
 use crate::device::staged::Staged;
 use crate::kernel::slices::{MAX_SLICES, MIN_SLICE};
 use crate::network::normalize::{Moments, Normalizer};
+use crate::policy::network::Network;
 
 /// Statistics of observations in device memory.
 #[derive(Debug)]
 pub(crate) struct DeviceNormalizer {
+    kernels: TargetKernels,
     mean: Staged<f32>,    // (I), of the inputs of the network
     inv_std: Staged<f32>, // (I)
     /// Slices of environments on the device.
@@ -37,6 +39,7 @@ impl DeviceNormalizer {
         let has_kernel = shape.obs == Dtype::F32 && one_hot.is_none();
         let n_inputs = one_hot.map_or(shape.obs_len, OneHotInputs::len);
         Ok(Self {
+            kernels: TargetKernels::new(device)?,
             mean: Staged::new(device, n_inputs)?,
             inv_std: Staged::new(device, n_inputs)?,
             slices: has_kernel.then(|| ObsSlices::new(device, &starts, shape.obs_len)).transpose()?,
@@ -57,49 +60,52 @@ impl DeviceNormalizer {
     /// `None` for bytes and categories.
     pub(crate) fn moments(
         &mut self,
-        (stream, targets): (&Stream, &TargetKernels),
+        stream: &Stream,
         obs: &Obs<View<'_, f32>, View<'_, u8>>,
     ) -> Result<Option<Vec<Moments>>, rl_cuda::Error> {
         let (Some(slices), Obs::F32(obs)) = (&mut self.slices, obs) else { return Ok(None) };
-        let (means, m2s) = targets.moments(stream, obs, slices)?;
+        let (means, m2s) = self.kernels.moments(stream, obs, slices)?;
         let d = self.mean.there.len();
         let parts = self.counts.iter().zip(means.chunks(d)).zip(m2s.chunks(d));
         Ok(Some(parts.map(|((&count, mean), m2)| Moments::of(count as f64, mean, m2)).collect()))
     }
 }
 
-/// Kernels and statistics that make a network's inputs of observations.
-#[derive(Clone, Copy)]
-pub(crate) struct Inputs<'a> {
-    pub(crate) stream: &'a Stream,
-    pub(crate) kernels: &'a LearnerKernels,
-    pub(crate) targets: &'a TargetKernels,
+/// Inputs of a network, which are made of observations.
+#[derive(Debug)]
+pub(crate) struct Inputs {
     /// Numbers D of an observation.
     pub(crate) obs_len: usize,
     /// Factor that bytes are multiplied by.
-    pub(crate) scale: f32,
+    scale: f32,
     /// Inputs of observations with categories.
-    pub(crate) one_hot: Option<&'a OneHotInputs>,
-    pub(crate) normalizer: Option<&'a DeviceNormalizer>,
+    pub(crate) one_hot: Option<OneHotInputs>,
+    pub(crate) normalizer: Option<DeviceNormalizer>,
 }
 
-impl Inputs<'_> {
+impl Inputs {
+    /// Describes the inputs of a network, not normalized.
+    pub(crate) fn new(device: &Device, network: &Network, obs_len: usize) -> Result<Self, rl_cuda::Error> {
+        let one_hot = network.categories().map(|of| OneHotInputs::new(device, of.sizes())).transpose()?;
+        Ok(Self { obs_len, scale: network.obs_scale(), one_hot, normalizer: None })
+    }
+
     /// Runs the first `n` observations through a network, as far as they are needed.
     pub(crate) fn forward(
         &self,
+        queue: Queue<'_>,
         net: &mut DeviceNet,
         params: &View<'_, f32>,
         obs: &Obs<View<'_, f32>, View<'_, u8>>,
         n: usize,
         needed: Needed<'_>,
     ) -> Result<(), Error> {
-        let queue = Queue { stream: self.stream, kernels: self.kernels };
         match obs {
             Obs::F32(obs) if self.one_hot.is_none() && self.normalizer.is_none() => {
                 net.forward_from(queue, params, obs.slice(0..n * self.obs_len), needed)
             }
             obs => {
-                self.write(obs, None, &net.inputs_mut(n))?;
+                self.write(queue, obs, None, &net.inputs_mut(n))?;
                 net.forward(queue, params, n, needed)
             }
         }
@@ -108,15 +114,16 @@ impl Inputs<'_> {
     /// Writes the inputs (n, I) for observations (rows, D) at `rows`, or the first n.
     pub(crate) fn write(
         &self,
+        Queue { stream, kernels }: Queue<'_>,
         obs: &Obs<View<'_, f32>, View<'_, u8>>,
         rows: Option<&View<'_, u32>>,
         inputs: &ViewMut<'_, f32>,
     ) -> Result<(), rl_cuda::Error> {
-        match (self.one_hot, obs) {
-            (Some(one_hot), Obs::F32(obs)) => self.kernels.one_hot(self.stream, (obs, one_hot), rows, inputs)?,
-            _ => self.kernels.samples(self.stream, (obs, self.scale, self.obs_len), rows, inputs)?,
+        match (&self.one_hot, obs) {
+            (Some(one_hot), Obs::F32(obs)) => kernels.one_hot(stream, obs, one_hot, rows, inputs)?,
+            _ => kernels.samples(stream, obs, self.scale, self.obs_len, rows, inputs)?,
         }
-        let Some(DeviceNormalizer { mean, inv_std, .. }) = self.normalizer else { return Ok(()) };
-        self.targets.normalize(self.stream, inputs, &mean.there.view(), &inv_std.there.view())
+        let Some(DeviceNormalizer { kernels, mean, inv_std, .. }) = &self.normalizer else { return Ok(()) };
+        kernels.normalize(stream, inputs, &mean.there.view(), &inv_std.there.view())
     }
 }

@@ -9,11 +9,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rl_buffer::{DeviceRollout, Memory, Pinned, Rollout, RolloutShape};
-use rl_cuda::{Buffer, CpuAccess, Device, PinnedSlab, Stream, ViewMut};
+use rl_cuda::{Buffer, CpuAccess, Device, PinnedSlab};
 use rl_envs::ObsRows;
 
-use crate::device::descent::download;
-use crate::device::times::{DevicePhase, DeviceTimes};
+use crate::device::descent::{DeviceDescent, download};
+use crate::device::times::DevicePhase;
 use crate::ranks::{Ranks, columns, gather_with, read_columns};
 use crate::{Episode, Error};
 
@@ -66,19 +66,20 @@ impl DeviceShare {
 
     /// Gives every rank the columns of all ranks.
     ///
-    /// Writes them to `rollout` and, with the values of the next observations, to `all` on the device. `ended` is the number of
-    /// this rank's episodes that ended and the last of them, at most [`MAX_LATEST`]; returns the same of all ranks. Blocks until
-    /// every rank has called it.
+    /// Writes them to `rollout` and, with the values of the next observations, to the learner's memory on the device. `n_ended`
+    /// of this rank's episodes ended; `latest` are the last of them, at most [`MAX_LATEST`]. Returns number and episodes of all
+    /// ranks. Blocks until every rank has called it.
     ///
     /// # Errors
     /// [`Error::Device`], [`Error::PeerEnded`].
     pub(crate) fn gather(
         &mut self,
-        (stream, times): (&Stream, &DeviceTimes),
+        descent: &mut DeviceDescent,
         rollout: &mut Rollout,
-        (all, all_next_values): (&mut DeviceRollout, &ViewMut<'_, f32>),
-        ended: (usize, Vec<Episode>),
+        n_ended: usize,
+        latest: Vec<Episode>,
     ) -> Result<(usize, Vec<Episode>), Error> {
+        let DeviceDescent { stream, times, rollout: all, computed, .. } = descent;
         let Self { ranks, columns, here, .. } = self;
         let RolloutShape { n_envs, obs_len: d, .. } = rollout.shape();
         times.mark(stream, DevicePhase::Copies)?;
@@ -87,7 +88,7 @@ impl DeviceShare {
         times.mark(stream, None)?;
         let mut final_obs = ObsRows::zeros(rollout.shape().obs, 0);
         final_obs.extend(rollout.final_obs());
-        let own = (ended, rollout.final_at().to_vec(), final_obs);
+        let own = ((n_ended, latest), rollout.final_at().to_vec(), final_obs);
         let to = self.all_next_values.write()?;
         let write = |message: &mut Vec<u8>| {
             here.columns().each_row(&mut |row| message.extend_from_slice(row));
@@ -103,7 +104,7 @@ impl DeviceShare {
         let of_ranks = gather_with(&**ranks, Ok(own), write, read)?;
         times.mark(stream, DevicePhase::Copies)?;
         all.upload(stream, rollout)?;
-        stream.upload_async(all_next_values, &self.all_next_values)?;
+        stream.upload_async(&computed.next_values.view_mut(), &self.all_next_values)?;
         times.mark(stream, None)?;
         let (mut n_ended, mut latest) = (0, Vec::with_capacity(columns.len()));
         for (rank, ((n, episodes), final_at, final_obs)) in of_ranks.into_iter().enumerate() {

@@ -71,8 +71,8 @@ impl Categories {
     ///
     /// `dz` is a panel of the gradient of the outputs, one row of 64 for each sample.
     #[inline(always)]
-    pub(crate) fn weight_grad<S: Set>(&self, q: usize, input: Rows<'_>, dz: &[f32], grad: (&mut [f32], usize)) {
-        dispatch(S::ISA, Scatter { categories: self, q, input, dz, grad });
+    pub(crate) fn weight_grad<S: Set>(&self, q: usize, input: Rows<'_>, dz: &[f32], grad: &mut [f32], n: usize) {
+        dispatch(S::ISA, Scatter { categories: self, q, input, dz, grad, n });
     }
 
     /// True if all inputs of the samples in panel `q` of the inputs are 0.
@@ -154,7 +154,8 @@ struct Scatter<'a> {
     q: usize,
     input: Rows<'a>,
     dz: &'a [f32],
-    grad: (&'a mut [f32], usize),
+    grad: &'a mut [f32],
+    n: usize,
 }
 
 impl Work for Scatter<'_> {
@@ -162,7 +163,7 @@ impl Work for Scatter<'_> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { categories, q, input, dz, grad: (grad, n) } = self;
+        let Self { categories, q, input, dz, grad, n } = self;
         let (inputs, elements) = categories.panel(q);
         for element in elements {
             // Lists of the samples of each input, in order: a tile's sum is made before it is added.

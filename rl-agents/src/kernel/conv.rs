@@ -18,7 +18,8 @@ use rl_envs::Space;
 use rl_envs::isa::Set;
 
 use crate::kernel::aligned::Aligned;
-use crate::kernel::gemm::{Init, Matrix, OffsetTable, PANEL, Stride, add_rows, multiply, pad, reserve};
+use crate::kernel::dense::InputRuns;
+use crate::kernel::gemm::{Init, Matrix, OffsetTable, PANEL, ProductSize, RowMajor, Stride, add_rows, multiply, pad, reserve};
 use crate::kernel::samples::{Samples, TILE};
 use crate::network::activation::Activation;
 use crate::network::params::{Layout, orthogonal};
@@ -268,12 +269,10 @@ impl ConvStage {
         &self.layers[self.layers.len() - 1]
     }
 
-    /// Length of one sample's padded features, and of their runs of channels.
-    ///
-    /// A run is given by its real and its padded length.
-    pub(crate) fn features(&self) -> (usize, (usize, usize)) {
-        let n_out = self.last().shape.n_out;
-        (self.last().out_len(), (n_out, pad(n_out)))
+    /// One sample's padded features: runs of channels.
+    pub(crate) fn features(&self) -> InputRuns {
+        let real = self.last().shape.n_out;
+        InputRuns { len: self.last().out_len(), real, padded: pad(real) }
     }
 
     /// Length of the buffers of [`ConvStage::workspace`].
@@ -370,9 +369,10 @@ impl ConvStage {
                 };
                 let output = &mut output[..n * layer.out_len()];
                 let a = Matrix { data: input, rows: layer.positions.offsets(), columns: layer.terms.offsets() };
-                let b = &packed[layer.packed_weight..][..k * out_pad];
+                let b = RowMajor { data: &packed[layer.packed_weight..][..k * out_pad], stride: out_pad };
                 let bias = &packed[layer.packed_bias..][..out_pad];
-                multiply::<S>(output, Stride(out_pad), a, (b, out_pad), (n * n_positions, out_pad, k), Init::Bias(bias));
+                let size = ProductSize { m: n * n_positions, n: out_pad, k };
+                multiply::<S>(output, Stride(out_pad), a, b, size, Init::Bias(bias));
                 self.activation.apply::<S>(output);
             }
             let width = self.last().out_len();
@@ -419,20 +419,22 @@ impl ConvStage {
                 let dz = &delta[..rows * out_pad];
                 let a = Matrix { data: input, rows: layer.terms.offsets(), columns: layer.positions.offsets() };
                 let grad = &mut tile_grads[layer.grad_weight..][..k * out_pad];
-                multiply::<S>(grad, Stride(out_pad), a, (dz, out_pad), (k, out_pad, rows), Init::Add);
+                let (b, size) = (RowMajor { data: dz, stride: out_pad }, ProductSize { m: k, n: out_pad, k: rows });
+                multiply::<S>(grad, Stride(out_pad), a, b, size, Init::Add);
                 add_rows(dz, out_pad, shape.n_positions(), &mut tile_grads[layer.grad_bias..][..out_pad]);
                 if l > 0 {
                     let (columns, in_pad, width) = (shape.in_size[1], pad(shape.n_in), layer.kernel_row());
                     let dx = &mut next[..n * in_len];
                     dx.fill(0.0);
                     let a = Matrix { data: dz, rows: Stride(out_pad), columns: Stride(1) };
+                    let size = ProductSize { m: rows, n: in_pad, k: shape.n_out };
                     let transpose = &packed[layer.packed_transpose..][..shape.kernel * shape.n_out * width];
                     for (y, b) in transpose.chunks_exact(shape.n_out * width).enumerate() {
                         // No two rows of a column of the kernel overlap, so the order is that of the kernel's columns.
                         for x in 0..shape.kernel {
                             let onto = &mut dx[(y * columns + x) * in_pad..];
-                            let (to, b) = (layer.positions.offsets(), &b[x * in_pad..]);
-                            multiply::<S>(onto, to, a, (b, width), (rows, in_pad, shape.n_out), Init::Add);
+                            let b = RowMajor { data: &b[x * in_pad..], stride: width };
+                            multiply::<S>(onto, layer.positions.offsets(), a, b, size, Init::Add);
                         }
                     }
                     self.activation.derive::<S>(&input[..n * in_len], dx);

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use rl_envs::isa::Set;
 
 use crate::kernel::categories::Categories;
-use crate::kernel::gemm::{Init, Matrix, PANEL, Rows, Stride, add_rows, multiply, pad, panels, reserve, width};
+use crate::kernel::gemm::{
+    Init, Matrix, PANEL, ProductSize, RowMajor, Rows, Stride, add_rows, multiply, pad, panels, reserve, width,
+};
 use crate::network::activation::Activation;
 use crate::network::mlp::Linear;
 
@@ -38,16 +40,23 @@ pub(crate) enum Part {
     Transpose(usize),
 }
 
+/// Runs of a layer's inputs: one, or one for each position of a convolution.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InputRuns {
+    /// Number of inputs, including padding between runs.
+    pub(crate) len: usize,
+    /// Length of a run without its padding, and with it.
+    pub(crate) real: usize,
+    pub(crate) padded: usize,
+}
+
 /// One dense layer, with the offsets of its parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Dense {
     /// Number of inputs, including padding between runs.
     pub(crate) n_in: usize,
     pub(crate) n_out: usize,
-    /// Length of a run of inputs, real and padded.
-    ///
-    /// There is one run, or one for each position of a convolution.
-    runs: (usize, usize),
+    runs: InputRuns,
     /// Ranges of the flat parameter vector: (in, out), (out).
     pub(crate) weight: Range<usize>,
     pub(crate) bias: Range<usize>,
@@ -72,16 +81,14 @@ pub(crate) struct Dense {
 
 impl Dense {
     /// Reserves space in the packed parameters and the gradient.
-    ///
-    /// The number of inputs, padding included, comes with the length of their runs, real and padded.
     pub(crate) fn new(
         linear: &Linear,
-        (n_in, runs): (usize, (usize, usize)),
+        runs: InputRuns,
         categories: Option<Arc<Categories>>,
         packed_len: &mut usize,
         grad_len: &mut usize,
     ) -> Self {
-        let n_out = linear.n_out;
+        let (n_in, n_out) = (runs.len, linear.n_out);
         let transposed = categories.is_none() && n_out * pad(n_in) < n_in * pad(n_out);
         Self {
             n_in,
@@ -114,7 +121,10 @@ impl Dense {
         let bias = &packed[self.packed_bias + first..][..n];
         match &self.categories {
             Some(categories) => categories.forward::<S>(input, b, bias, output),
-            None => multiply::<S>(output, Stride(PANEL), input.matrix(), (b, n), (input.m, n, self.n_in), Init::Bias(bias)),
+            None => {
+                let (b, size) = (RowMajor { data: b, stride: n }, ProductSize { m: input.m, n, k: self.n_in });
+                multiply::<S>(output, Stride(PANEL), input.matrix(), b, size, Init::Bias(bias));
+            }
         }
         let Some(activation) = activation else { return };
         if n == PANEL {
@@ -130,21 +140,23 @@ impl Dense {
     pub(crate) fn input_grad<S: Set>(&self, q: usize, packed: &[f32], dz: Rows<'_>, init: Init<'_>, dx: &mut [f32]) {
         let n = width(self.n_in, q);
         let b = &packed[self.packed_transpose + q * PANEL * self.n_out..][..n * self.n_out];
-        multiply::<S>(dx, Stride(PANEL), dz.matrix(), (b, n), (dz.m, n, self.n_out), init);
+        let (b, size) = (RowMajor { data: b, stride: n }, ProductSize { m: dz.m, n, k: self.n_out });
+        multiply::<S>(dx, Stride(PANEL), dz.matrix(), b, size, init);
     }
 
     /// Adds a tile's gradient of block (q, p) of the weights.
     ///
     /// `dz` is the gradient of its outputs.
     #[inline(always)]
-    pub(crate) fn weight_grad<S: Set>(&self, (q, p): (usize, usize), input: Rows<'_>, dz: Rows<'_>, grad: &mut [f32]) {
-        let (m, rows, n) = (input.m, self.block_rows((q, p)), self.block_width((q, p)));
+    pub(crate) fn weight_grad<S: Set>(&self, q: usize, p: usize, input: Rows<'_>, dz: Rows<'_>, grad: &mut [f32]) {
+        let (m, rows, n) = (input.m, self.block_rows(q, p), self.block_width(q, p));
         if let Some(categories) = &self.categories {
-            return categories.weight_grad::<S>(q, input, dz.panel(p), (&mut grad[..rows * n], n));
+            return categories.weight_grad::<S>(q, input, dz.panel(p), &mut grad[..rows * n], n);
         }
         let (a, b) = if self.transposed { (dz.panel(p), input.panel(q)) } else { (input.panel(q), dz.panel(p)) };
         let a = Matrix { data: a, rows: Stride(1), columns: Stride(PANEL) };
-        multiply::<S>(&mut grad[..rows * n], Stride(n), a, (b, PANEL), (rows, n, m), Init::Add);
+        let (b, size) = (RowMajor { data: b, stride: PANEL }, ProductSize { m: rows, n, k: m });
+        multiply::<S>(&mut grad[..rows * n], Stride(n), a, b, size, Init::Add);
     }
 
     /// True if panel `q` of the inputs holds categories that no sample has.
@@ -163,8 +175,8 @@ impl Dense {
     /// Adds a tile's gradients of weights and biases to a slice's.
     #[inline(always)]
     pub(crate) fn grads<S: Set>(&self, input: Rows<'_>, dz: Rows<'_>, grads: &mut [f32]) {
-        for block in self.blocks() {
-            self.weight_grad::<S>(block, input, dz, &mut grads[self.grad_weight + self.block_start(block)..]);
+        for (q, p) in self.blocks() {
+            self.weight_grad::<S>(q, p, input, dz, &mut grads[self.grad_weight + self.block_start(q, p)..]);
         }
         for p in 0..panels(self.n_out) {
             self.bias_grad(p, dz, &mut grads[self.grad_bias + p * PANEL..]);
@@ -177,18 +189,18 @@ impl Dense {
         (0..inputs).flat_map(move |q| (0..outputs).map(move |p| (q, p)))
     }
 
-    fn block_rows(&self, (q, p): (usize, usize)) -> usize {
+    fn block_rows(&self, q: usize, p: usize) -> usize {
         if self.transposed { (self.n_out - p * PANEL).min(PANEL) } else { (self.n_in - q * PANEL).min(PANEL) }
     }
 
-    fn block_width(&self, (q, p): (usize, usize)) -> usize {
+    fn block_width(&self, q: usize, p: usize) -> usize {
         if self.transposed { width(self.n_in, q) } else { width(self.n_out, p) }
     }
 
     /// Offset of a block in the gradient of the weights.
-    fn block_start(&self, (q, p): (usize, usize)) -> usize {
+    fn block_start(&self, q: usize, p: usize) -> usize {
         let (row, next) =
-            if self.transposed { (self.n_out, self.block_width((q, p))) } else { (pad(self.n_out), self.block_rows((q, p))) };
+            if self.transposed { (self.n_out, self.block_width(q, p)) } else { (pad(self.n_out), self.block_rows(q, p)) };
         q * PANEL * row + p * PANEL * next
     }
 
@@ -196,7 +208,7 @@ impl Dense {
     pub(crate) fn unpack(&self, grads: &[f32], flat: &mut [f32]) {
         let to = &mut flat[self.weight.clone()];
         for (q, p) in self.blocks() {
-            self.unpack_block((q, p), &grads[self.grad_weight + self.block_start((q, p))..], &mut to[self.rows_of(q)]);
+            self.unpack_block(q, p, &grads[self.grad_weight + self.block_start(q, p)..], &mut to[self.rows_of(q)]);
         }
         flat[self.bias.clone()].copy_from_slice(&grads[self.grad_bias..][..self.n_out]);
     }
@@ -212,20 +224,20 @@ impl Dense {
 
     /// Range of panel `q` of the inputs within the flat weight.
     fn rows_of(&self, q: usize) -> Range<usize> {
-        let (real, padded) = self.runs;
+        let InputRuns { real, padded, .. } = self.runs;
         let row = |i: usize| (i / padded * real + (i % padded).min(real)) * self.n_out;
         row(q * PANEL)..row(((q + 1) * PANEL).min(self.n_in))
     }
 
     /// Indices in panel `q` of those inputs that are no padding.
     fn inputs(&self, q: usize) -> impl Iterator<Item = usize> + use<> {
-        let (real, padded) = self.runs;
+        let InputRuns { real, padded, .. } = self.runs;
         (0..(self.n_in - q * PANEL).min(PANEL)).filter(move |i| (q * PANEL + i) % padded < real)
     }
 
     /// Copies block (q, p) of the gradient into the rows of panel `q` of the flat one.
-    pub(crate) fn unpack_block(&self, (q, p): (usize, usize), from: &[f32], to: &mut [f32]) {
-        let n = self.block_width((q, p));
+    pub(crate) fn unpack_block(&self, q: usize, p: usize, from: &[f32], to: &mut [f32]) {
+        let n = self.block_width(q, p);
         for (i, to) in self.inputs(q).zip(to.chunks_exact_mut(self.n_out)) {
             let to = &mut to[p * PANEL..self.n_out.min((p + 1) * PANEL)];
             if self.transposed {

@@ -256,6 +256,21 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// A matrix whose rows are `stride` numbers apart.
+#[derive(Clone, Copy)]
+pub(crate) struct RowMajor<'a> {
+    pub(crate) data: &'a [f32],
+    pub(crate) stride: usize,
+}
+
+/// Sizes of a product: A is (m, k), and B is (k, n).
+#[derive(Clone, Copy)]
+pub(crate) struct ProductSize {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+}
+
 /// Initial value of a product.
 #[derive(Clone, Copy)]
 pub(crate) enum Init<'a> {
@@ -269,15 +284,15 @@ pub(crate) enum Init<'a> {
 
 /// Computes `C (m, n) = init + A (m, k) B (k, n)`.
 ///
-/// The rows of C are at the offsets `to`, and do not overlap. B comes with the stride of its rows. n is a multiple of 16. Long
-/// sums are made of short ones, which keeps their error small.
+/// The rows of C are at the offsets `to`, and do not overlap. n is a multiple of 16. Long sums are made of short ones, which
+/// keeps their error small.
 #[inline(always)]
 pub(crate) fn multiply<S: Set>(
     c: &mut [f32],
     to: impl Axis,
     a: Matrix<'_, impl Axis, impl Axis>,
-    b: (&[f32], usize),
-    size: (usize, usize, usize),
+    b: RowMajor<'_>,
+    size: ProductSize,
     init: Init<'_>,
 ) {
     // A separate call: inlined everywhere, products would be most of the compiled code.
@@ -289,8 +304,8 @@ struct Product<'a, T, R, C> {
     c: &'a mut [f32],
     to: T,
     a: Matrix<'a, R, C>,
-    b: (&'a [f32], usize),
-    size: (usize, usize, usize),
+    b: RowMajor<'a>,
+    size: ProductSize,
     init: Init<'a>,
 }
 
@@ -313,12 +328,12 @@ fn product<S: Set, const ROWS: usize, const WIDE: usize>(
     c: &mut [f32],
     to: impl Axis,
     a: Matrix<'_, impl Axis, impl Axis>,
-    b: (&[f32], usize),
-    (m, n, k): (usize, usize, usize),
+    b: RowMajor<'_>,
+    ProductSize { m, n, k }: ProductSize,
     init: Init<'_>,
 ) {
     assert!(n.is_multiple_of(LANES) && m > 0 && k > 0);
-    assert!(to.ascend(m) && a.rows.ascend(m) && a.columns.ascend(k) && b.0.len() >= (k - 1) * b.1 + n);
+    assert!(to.ascend(m) && a.rows.ascend(m) && a.columns.ascend(k) && b.data.len() >= (k - 1) * b.stride + n);
     // SAFETY: the assertion above guarantees that the rows and columns exist.
     let (c_end, a_end) = unsafe { (to.at(m - 1) + n, a.rows.at(m - 1) + a.columns.at(k - 1)) };
     assert!(c.len() >= c_end && a.data.len() > a_end);
@@ -358,7 +373,7 @@ unsafe fn panel<S: Set, const ROWS: usize, const N: usize>(
     c: &mut [f32],
     to: impl Axis,
     a: Matrix<'_, impl Axis, impl Axis>,
-    b: (&[f32], usize),
+    b: RowMajor<'_>,
     (rows, terms): (Range<usize>, Range<usize>),
     init: Init<'_>,
     column: usize,
@@ -392,7 +407,7 @@ unsafe fn block<S: Set, const M: usize, const N: usize>(
     c: &mut [f32],
     to: impl Axis,
     a: Matrix<'_, impl Axis, impl Axis>,
-    b: (&[f32], usize),
+    b: RowMajor<'_>,
     terms: Range<usize>,
     init: Init<'_>,
     (i, column): (usize, usize),
@@ -408,7 +423,7 @@ unsafe fn block<S: Set, const M: usize, const N: usize>(
         // A copy: without it the compiler may leave the sums in memory, which costs nine tenths of the speed.
         let mut row = [0.0f32; N];
         // SAFETY: this term and these columns are within B.
-        row.copy_from_slice(unsafe { b.0.get_unchecked(k * b.1 + column..k * b.1 + column + N) });
+        row.copy_from_slice(unsafe { b.data.get_unchecked(k * b.stride + column..k * b.stride + column + N) });
         // SAFETY: there is such a term.
         let term = unsafe { a.columns.at(k) };
         for (r, sums) in sums.iter_mut().enumerate() {
@@ -439,13 +454,14 @@ mod tests {
 
     #[test]
     fn all_instruction_sets_agree_on_a_product_but_for_rounding() {
-        struct Product<'a>(&'a mut [f32], &'a [f32], &'a [f32], (usize, usize, usize));
+        struct Product<'a>(&'a mut [f32], &'a [f32], &'a [f32], ProductSize);
         impl Work for Product<'_> {
             type Output = ();
             #[inline(always)]
             fn run<S: Set>(self) {
-                let a = Matrix { data: self.1, rows: Stride(self.3.2), columns: Stride(1) };
-                multiply::<S>(self.0, Stride(self.3.1), a, (self.2, self.3.1), self.3, Init::Zero);
+                let Self(c, a, b, size) = self;
+                let a = Matrix { data: a, rows: Stride(size.k), columns: Stride(1) };
+                multiply::<S>(c, Stride(size.n), a, RowMajor { data: b, stride: size.n }, size, Init::Zero);
             }
         }
         for (m, n, k) in [(1, 16, 1), (7, 48, 3), (13, 112, 33), (96, 64, 65)] {
@@ -453,7 +469,7 @@ mod tests {
             let b: Vec<f32> = (0..k * n).map(|i| (i % 5) as f32 - 2.0).collect();
             for isa in Isa::ALL.into_iter().filter(|isa| isa.supported()) {
                 let mut c = vec![f32::NAN; m * n];
-                dispatch(isa, Product(&mut c, &a, &b, (m, n, k)));
+                dispatch(isa, Product(&mut c, &a, &b, ProductSize { m, n, k }));
                 for (i, row) in c.chunks(n).enumerate() {
                     for (j, &c) in row.iter().enumerate() {
                         // Small integers: exact in any order.

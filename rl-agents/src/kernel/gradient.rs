@@ -140,8 +140,8 @@ impl<S: Stats> Slices<S> {
         let mut passes: [_; MAX_SLICES] = std::array::from_fn(|_| passes.next());
         threads.each(Stage::Backward, &mut passes[..count], &|pass| {
             if let Some((grads, slice)) = pass {
-                let scratch = (&mut *unused(&self.workspaces), &mut grads[..]);
-                tile::backward(PackedNet { isa, net, packed }, samples, slice, scratch, loss, threads.probe);
+                let (kernel, workspace) = (PackedNet { isa, net, packed }, &mut unused(&self.workspaces));
+                tile::backward(kernel, samples, slice, workspace, grads, loss, threads.probe);
             }
         });
         let (first, rest) = all_grads.split_at_mut(1);

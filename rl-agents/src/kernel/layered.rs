@@ -78,26 +78,29 @@ impl Unit<'_> {
     }
 }
 
-/// Cuts the first `n` rows of a matrix of `height` rows into units.
-fn units((height, n): (usize, usize), layer: usize, matrix: &mut [f32]) -> impl Iterator<Item = Unit<'_>> {
-    matrix.chunks_exact_mut(height * PANEL).enumerate().flat_map(move |(panel, rows)| {
+/// Cuts the first `n` rows of a matrix with some panels into units.
+fn units(n: usize, n_panels: usize, layer: usize, matrix: &mut [f32]) -> impl Iterator<Item = Unit<'_>> {
+    matrix.chunks_exact_mut(matrix.len() / n_panels).enumerate().flat_map(move |(panel, rows)| {
         let rows = rows[..n * PANEL].chunks_mut(ROWS * PANEL).enumerate();
         rows.map(move |(i, to)| Unit { layer, panel, first: i * ROWS, to })
     })
 }
 
-/// Computes the matrices of the layers at one depth, unit by unit.
+/// Computes the first `n` rows of the layers at one depth, unit by unit.
 ///
 /// `compute` reads the matrices of the other layers.
 fn compute_depth(
-    (net, rows, threads): (&Net, (usize, usize), Threads<'_>),
-    (stage, depth): (Stage, usize),
+    net: &Net,
+    n: usize,
+    threads: Threads<'_>,
+    stage: Stage,
+    depth: usize,
     matrices: &mut [Aligned],
     compute: impl Fn(&mut Unit<'_>, &[Aligned]) + Sync,
 ) {
     let layers = (0..net.layers.len()).filter(|&l| net.places[l].depth == depth);
     let mut taken: Vec<_> = layers.map(|l| (l, std::mem::take(&mut matrices[l]))).collect();
-    let mut all: Vec<_> = taken.iter_mut().flat_map(|(l, matrix)| units(rows, *l, matrix)).collect();
+    let mut all: Vec<_> = taken.iter_mut().flat_map(|(l, matrix)| units(n, panels(net.layers[*l].n_out), *l, matrix)).collect();
     // A core keeps rows of the inputs in its cache, and reads panels of the weights.
     all.sort_by_key(|unit| unit.first);
     threads.each(stage, &mut all, &|unit| compute(unit, matrices));
@@ -137,7 +140,7 @@ impl Layered {
         self.reserve(kernel.net, n.min(CHUNK), chunks.len() > 1);
         for (i, chunk) in chunks.iter().enumerate() {
             self.activations(kernel, samples, slices, threads, loss, chunk);
-            self.weights(kernel, threads, chunk, (chunks.len() > 1, i + 1 == chunks.len()), gradient);
+            self.weights(kernel, threads, chunk, chunks.len() > 1, i + 1 == chunks.len(), gradient);
         }
     }
 
@@ -154,16 +157,15 @@ impl Layered {
         let Self { height, inputs, outputs, deltas, out_grads, .. } = self;
         let (height, start) = (*height, chunk[0].samples.start);
         let n = chunk[chunk.len() - 1].samples.end - start;
-        let with = (net, (height, n), threads);
 
-        let mut all: Vec<_> = units((height, n), 0, inputs).collect();
+        let mut all: Vec<_> = units(n, panels(net.n_in), 0, inputs).collect();
         threads.each(Stage::Inputs, &mut all, &|unit| {
             let columns = unit.panel * PANEL..net.n_in.min((unit.panel + 1) * PANEL);
             let range = start + unit.first..start + unit.samples().end;
             samples.copy(range, net.n_in, columns, PANEL, unit.to);
         });
         for depth in 0..net.depth() {
-            compute_depth(with, (Stage::Forward, depth), outputs, |unit, outputs| {
+            compute_depth(net, n, threads, Stage::Forward, depth, outputs, |unit, outputs| {
                 let input = net.places[unit.layer].source.map_or(&*inputs, |source| &outputs[source]);
                 let input = Rows::new(input, height, unit.samples());
                 dispatch(isa, Forward { net, packed, input, unit });
@@ -198,7 +200,7 @@ impl Layered {
         }
 
         for depth in (0..net.depth() - 1).rev() {
-            compute_depth(with, (Stage::Backward, depth), deltas, |unit, deltas| {
+            compute_depth(net, n, threads, Stage::Backward, depth, deltas, |unit, deltas| {
                 let dz = |reader: usize| Rows::new(&deltas[reader], height, unit.samples());
                 let readers: Vec<_> = net.readers(unit.layer).map(|reader| (&net.layers[reader], dz(reader))).collect();
                 let y = Rows::new(&outputs[unit.layer], height, unit.samples()).panel(unit.panel);
@@ -215,7 +217,8 @@ impl Layered {
         PackedNet { isa, net, .. }: PackedNet<'_>,
         threads: Threads<'_>,
         chunk: &[SliceTile],
-        (several, last): (bool, bool),
+        several: bool,
+        last: bool,
         gradient: &mut [f32],
     ) {
         let Self { height, inputs, outputs, deltas, sums, .. } = self;
@@ -332,7 +335,7 @@ impl Work for &mut Gradient<'_> {
                 let rows = tile.samples.start - chunk[0].samples.start..tile.samples.end - chunk[0].samples.start;
                 let (input, dz, sum) = (input.part(rows.clone()), dz.part(rows), &mut levels[level]);
                 match part {
-                    GradPart::Inputs(q) => layer.weight_grad::<S>((*q, p), input, dz, sum),
+                    GradPart::Inputs(q) => layer.weight_grad::<S>(*q, p, input, dz, sum),
                     GradPart::Bias => layer.bias_grad(p, dz, sum),
                 }
                 for _ in 0..if tile.last { tile.slice.trailing_ones() } else { 0 } {
@@ -343,7 +346,7 @@ impl Work for &mut Gradient<'_> {
             }
             match part {
                 _ if !*last => {}
-                GradPart::Inputs(q) => layer.unpack_block((*q, p), &levels[0], to),
+                GradPart::Inputs(q) => layer.unpack_block(*q, p, &levels[0], to),
                 GradPart::Bias => {
                     let to = &mut to[p * PANEL..layer.n_out.min((p + 1) * PANEL)];
                     to.copy_from_slice(&levels[0][..to.len()]);

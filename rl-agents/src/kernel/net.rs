@@ -11,7 +11,7 @@ use rl_envs::isa::Isa;
 use crate::kernel::aligned::Aligned;
 use crate::kernel::categories::Categories;
 use crate::kernel::conv::{Conv, ConvStage};
-use crate::kernel::dense::{Dense, Part};
+use crate::kernel::dense::{Dense, InputRuns, Part};
 use crate::kernel::gemm::{PANEL, pad, panels};
 use crate::kernel::samples::TILE;
 use crate::network::activation::Activation;
@@ -86,13 +86,13 @@ impl Net {
         let (mut packed_len, mut grad_len) = (0, 0);
         let conv = ConvStage::new(conv, &mut packed_len, &mut grad_len);
         let obs_len = categories.map_or(mlps[0].0.layers()[0].n_in, |categories| categories.n_elements());
-        let n_in = conv.as_ref().map_or(obs_len, |conv| conv.features().0);
+        let n_in = conv.as_ref().map_or(obs_len, |conv| conv.features().len);
         let (mut layers, mut places, mut chains) = (Vec::new(), Vec::<Place>::new(), Vec::<Chain>::new());
         for (mlp, from) in mlps {
             let first = layers.len();
             let mut source = from.map(|from| chains[from].last());
             for (i, linear) in mlp.layers().iter().enumerate() {
-                let plain = (linear.n_in, (linear.n_in, pad(linear.n_in)));
+                let plain = InputRuns { len: linear.n_in, real: linear.n_in, padded: pad(linear.n_in) };
                 let inputs = conv.as_ref().filter(|_| source.is_none()).map_or(plain, ConvStage::features);
                 let categories = categories.filter(|_| source.is_none()).cloned();
                 layers.push(Dense::new(linear, inputs, categories, &mut packed_len, &mut grad_len));

@@ -196,7 +196,8 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
     PackedNet { isa, net, packed }: PackedNet<'_>,
     samples: Samples<'_>,
     BatchSlice { range, stats }: &mut BatchSlice<S>,
-    (workspace, grads): (&mut Workspace, &mut [f32]),
+    workspace: &mut Workspace,
+    grads: &mut [f32],
     loss: &L,
     probe: Option<&Probe>,
 ) {

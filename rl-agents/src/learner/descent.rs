@@ -14,10 +14,10 @@ use crate::device::descent::{DeviceDescent, lock};
 use crate::device::times::DeviceWatch;
 use crate::kernel::gradient::Slices;
 use crate::kernel::net::PackedNet;
-use crate::learner::Plan;
 use crate::learner::batch::{Minibatch, Parts, SampleLoss, TileSums};
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::learner::targets::Refresh;
+use crate::learner::{BatchSizes, Plan};
 use crate::network::normalize::{RunningReturns, Statistics, normalized_reward};
 use crate::policy::distributions::Distribution;
 use crate::probe::{Probe, Threads};
@@ -75,8 +75,8 @@ impl Descent {
 
     /// Moves learning to `device`, for rollouts of `shape`.
     ///
-    /// The reference learner moves candle's tensors instead. `sizes` are `(batch_size, micro_batch)` in samples; `refresh` is
-    /// what the latest policy computes for a rollout of an older one.
+    /// The reference learner moves candle's tensors instead. `refresh` is what the latest policy computes for a
+    /// rollout of an older one.
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the policy; [`Error::Device`].
@@ -84,14 +84,14 @@ impl Descent {
         mut self,
         device: &rl_cuda::Device,
         shape: RolloutShape,
-        sizes: (usize, usize),
+        sizes: BatchSizes,
         refresh: Refresh,
     ) -> Result<Self, Error> {
         if self.policy.network_mut().move_to(device)? {
             return Ok(self);
         }
-        let learning = (&self.policy, self.optimizer.rule());
-        let device = DeviceDescent::new(device, learning, shape, sizes, (self.returns.is_some(), refresh))?;
+        let (rule, normalize_reward) = (self.optimizer.rule(), self.returns.is_some());
+        let device = DeviceDescent::new(device, &self.policy, rule, shape, sizes, normalize_reward, refresh)?;
         self.device = Some(Arc::new(Mutex::new(device)));
         self.load_device()?;
         Ok(self)
@@ -164,7 +164,8 @@ impl Descent {
     pub(crate) fn step(
         &mut self,
         minibatch: &Minibatch<'_>,
-        (loss, parts): (f32, &Parts),
+        loss: f32,
+        parts: &Parts,
         learning_rate: f32,
         max_norm: f32,
         pool: &Pool,
@@ -206,7 +207,8 @@ impl Descent {
     pub(crate) fn update_on_device(
         &mut self,
         rollout: &Rollout,
-        (plan, settings): (&Plan, &UpdateSettings),
+        plan: &Plan,
+        settings: &UpdateSettings,
         pool: &Pool,
         learn: impl Fn(&mut DeviceDescent, &Plan) -> Result<(), Error>,
     ) -> Result<UpdateTotals, Error> {
@@ -218,7 +220,7 @@ impl Descent {
         if is_first {
             self.merge_obs_on_device(&mut device, rollout, pool)?;
         }
-        device.update((plan, settings), (rollout, rollout.is_stale(self.policy.version())), inv_std, learn)?;
+        device.update(plan, settings, rollout, rollout.is_stale(self.policy.version()), inv_std, learn)?;
         // The device computes targets and gradients while this thread waits for the results of both.
         self.report(UpdateEvent::TargetsEnd);
         let (totals, counters) = device.results()?;

@@ -32,6 +32,14 @@ pub(crate) struct Plan {
     pub(crate) normalize: bool,
 }
 
+/// Samples of a minibatch, and of a micro-batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchSizes {
+    pub(crate) batch_size: usize,
+    /// Samples whose activations a device holds together; 0: all of the minibatch.
+    pub(crate) micro_batch: usize,
+}
+
 impl Plan {
     /// Ranges of an epoch's samples, one for each minibatch.
     pub(crate) fn minibatches(self) -> impl Iterator<Item = Range<usize>> {

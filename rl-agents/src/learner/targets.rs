@@ -69,7 +69,8 @@ impl Targets {
         policy: &ActorCritic,
         rollout: &Rollout,
         rewards: ArrayView2<'_, f32>,
-        (gamma, lambda): (f32, f32),
+        gamma: f32,
+        lambda: f32,
         refresh: Refresh,
         pool: &Pool,
     ) -> Result<Self, Error> {
@@ -85,8 +86,7 @@ impl Targets {
         let [mut next_values, mut advantages, mut returns] = [(); 3].map(|()| Array2::zeros((n_steps, n_envs)));
         rollout.next_values_of(values.view(), last_values.view(), &final_values, next_values.view_mut());
         let steps = returns::Outcomes { rewards, ..rollout.outcomes(next_values.view()) };
-        let discounts = (gamma, lambda);
-        returns::vtrace(&steps, values.view(), ratios.view(), discounts, advantages.view_mut(), returns.view_mut());
+        returns::vtrace(&steps, values.view(), ratios.view(), gamma, lambda, advantages.view_mut(), returns.view_mut());
         let weights = if corrected { flat(ratios.mapv(returns::rho)) } else { Vec::new() };
         let [advantages, returns, values, log_probs] = [advantages, returns, values, log_probs].map(flat);
         Ok(Self { advantages, weights, returns, values, log_probs })
@@ -185,7 +185,7 @@ fn judge(
             return;
         }
         let TileScratch { workspace, outputs, chosen, .. } = policy.network().tile_scratch(scratch, a);
-        *result = policy.each_tile((obs, rows.len()), workspace, outputs, values, &mut |range, outputs| {
+        *result = policy.each_tile(obs, rows.len(), workspace, outputs, values, &mut |range, outputs| {
             let m = range.len();
             let of_all = rows.start + range.start..rows.start + range.end;
             let log_probs = &mut log_probs[range];
@@ -249,7 +249,7 @@ mod tests {
         for case in fixture::Case::ALL {
             let (policy, rollout, expected) = fixture::rollout_of(case);
             let pool = Pool::new(2).unwrap();
-            let found = Targets::off_policy(&policy, &rollout, rollout.rewards(), (0.99, 0.95), Refresh::VTrace, &pool).unwrap();
+            let found = Targets::off_policy(&policy, &rollout, rollout.rewards(), 0.99, 0.95, Refresh::VTrace, &pool).unwrap();
             fixture::assert_near(&found.advantages, &expected.advantages);
             fixture::assert_near(&found.returns, &expected.returns);
         }
@@ -282,9 +282,9 @@ mod tests {
             let ratios = if corrected { ratios(&log_probs, &rollout) } else { Array2::ones(shape) };
             let [mut advantages, mut returns] = [(); 2].map(|()| Array2::zeros(shape));
             let steps = rollout.outcomes(next_values.view());
-            returns::vtrace(&steps, values.view(), ratios.view(), (0.99, 0.95), advantages.view_mut(), returns.view_mut());
+            returns::vtrace(&steps, values.view(), ratios.view(), 0.99, 0.95, advantages.view_mut(), returns.view_mut());
             let rewards = rollout.rewards();
-            let found = Targets::off_policy(&fused, &rollout, rewards, (0.99, 0.95), refresh, &pool).unwrap();
+            let found = Targets::off_policy(&fused, &rollout, rewards, 0.99, 0.95, refresh, &pool).unwrap();
             fixture::assert_near(&found.advantages, advantages.as_slice().unwrap());
             fixture::assert_near(&found.returns, returns.as_slice().unwrap());
             fixture::assert_near(&found.values, values.as_slice().unwrap());

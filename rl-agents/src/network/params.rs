@@ -143,8 +143,8 @@ fn project(block: &mut [Vec<f64>], basis: &[f64], len: usize, pool: &Pool) {
     let mut dots = vec![0.0; basis.len() / len * BLOCK]; // (k, BLOCK)
     for _ in 0..2 {
         dots.fill(0.0);
-        add_product(&mut dots, 1.0, basis, (len, 1), &vectors, pool);
-        add_product(&mut vectors, -1.0, basis, (1, len), &dots, pool);
+        add_product(&mut dots, 1.0, basis, [len, 1], &vectors, pool);
+        add_product(&mut vectors, -1.0, basis, [1, len], &dots, pool);
     }
     for (s, v) in block.iter_mut().enumerate() {
         v.iter_mut().zip(vectors[s..].iter().step_by(BLOCK)).for_each(|(to, x)| *to = *x);
@@ -153,12 +153,12 @@ fn project(block: &mut [Vec<f64>], basis: &[f64], len: usize, pool: &Pool) {
 
 /// Computes `out += sign a b` with out (M, BLOCK) and b (P, BLOCK).
 ///
-/// `a[m, p]` is `a[m strides.0 + p strides.1]`. Sums run in the order of p, so their bits depend neither on threads nor on the
+/// `a[m, p]` is `a[m strides[0] + p strides[1]]`. Sums run in the order of p, so their bits depend neither on threads nor on the
 /// instruction set.
-fn add_product(out: &mut [f64], sign: f64, a: &[f64], strides: (usize, usize), b: &[f64], pool: &Pool) {
+fn add_product(out: &mut [f64], sign: f64, a: &[f64], strides: [usize; 2], b: &[f64], pool: &Pool) {
     let mut slices: Vec<_> = out.chunks_mut(SLICE * BLOCK).enumerate().collect();
     pool.each(&mut slices, &|(i, out)| {
-        let a = &a[*i * SLICE * strides.0..];
+        let a = &a[*i * SLICE * strides[0]..];
         dispatch(Isa::best(), ProductRows { out, sign, a, strides, b });
     });
 }
@@ -168,7 +168,7 @@ struct ProductRows<'a> {
     out: &'a mut [f64],
     sign: f64,
     a: &'a [f64],
-    strides: (usize, usize),
+    strides: [usize; 2],
     b: &'a [f64],
 }
 
@@ -195,18 +195,18 @@ impl ProductRows<'_> {
         let n_rows = out.len() / BLOCK;
         let mut packed = [[[0.0; HIGH]; DEPTH]; SLICE / HIGH];
         for (terms, b) in b.chunks(DEPTH * BLOCK).enumerate() {
-            let (a, n_terms) = (&a[terms * DEPTH * strides.1..], b.len() / BLOCK);
+            let (a, n_terms) = (&a[terms * DEPTH * strides[1]..], b.len() / BLOCK);
             // In the order of `a` in memory.
-            if strides.1 == 1 {
+            if strides[1] == 1 {
                 for m in 0..n_rows {
                     for p in 0..n_terms {
-                        packed[m / HIGH][p][m % HIGH] = sign * a[m * strides.0 + p];
+                        packed[m / HIGH][p][m % HIGH] = sign * a[m * strides[0] + p];
                     }
                 }
             } else {
                 for p in 0..n_terms {
                     for m in 0..n_rows {
-                        packed[m / HIGH][p][m % HIGH] = sign * a[m * strides.0 + p * strides.1];
+                        packed[m / HIGH][p][m % HIGH] = sign * a[m * strides[0] + p * strides[1]];
                     }
                 }
             }

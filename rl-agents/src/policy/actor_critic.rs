@@ -210,10 +210,12 @@ impl ActorCritic {
         Acting { obs, masks, choice }: Acting<'_>,
         heads: &[usize],
         TileScratch { workspace, outputs, row, .. }: &mut TileScratch,
-        (actions, log_probs, values): (&mut [u32], &mut [f32], &mut [f32]),
+        actions: &mut [u32],
+        log_probs: &mut [f32],
+        values: &mut [f32],
     ) -> Result<(), Error> {
         let a = self.n_actions;
-        self.each_tile((obs, actions.len()), workspace, outputs, values, &mut |range, logits| {
+        self.each_tile(obs, actions.len(), workspace, outputs, values, &mut |range, logits| {
             let m = range.len();
             let masks = mask_rows(masks, range.clone(), a);
             log_softmax_heads(logits, m, heads, masks, &mut [0.0; 2 * TILE]);
@@ -244,10 +246,12 @@ impl ActorCritic {
         Acting { obs, choice, .. }: Acting<'_>,
         log_std: &[f32],
         TileScratch { workspace, outputs, chosen, .. }: &mut TileScratch,
-        (actions, log_probs, values): (&mut [f32], &mut [f32], &mut [f32]),
+        actions: &mut [f32],
+        log_probs: &mut [f32],
+        values: &mut [f32],
     ) -> Result<(), Error> {
         let a = self.n_actions;
-        self.each_tile((obs, log_probs.len()), workspace, outputs, values, &mut |range, means| {
+        self.each_tile(obs, log_probs.len(), workspace, outputs, values, &mut |range, means| {
             let m = range.len();
             let chosen = &mut chosen[..a * m];
             chosen.copy_from_slice(means);
@@ -267,7 +271,8 @@ impl ActorCritic {
     /// Writes the values (N), unless `values` is empty. `choose` gets the policy's outputs tile by tile, as columns (A, m).
     pub(crate) fn each_tile(
         &self,
-        (obs, n): (ObsSlice<'_>, usize),
+        obs: ObsSlice<'_>,
+        n: usize,
         workspace: &mut Option<Workspace>,
         outputs: &mut [f32],
         values: &mut [f32],
@@ -325,10 +330,10 @@ impl Policy for ActorCritic {
             (self.network.tile_scratch(scratch, self.n_actions), acted);
         match (actions, &self.distribution) {
             (Actions::Discrete(actions), Distribution::Categorical { heads }) => {
-                self.act_discrete(acting, heads, scratch, (actions, log_probs, values))
+                self.act_discrete(acting, heads, scratch, actions, log_probs, values)
             }
             (Actions::Continuous(actions), Distribution::Gaussian { log_std }) => {
-                self.act_continuous(acting, &self.params()[log_std.clone()], scratch, (actions, log_probs, values))
+                self.act_continuous(acting, &self.params()[log_std.clone()], scratch, actions, log_probs, values)
             }
             _ => Err(Error::ActionKind),
         }

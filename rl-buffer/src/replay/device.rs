@@ -137,7 +137,7 @@ impl DeviceReplay {
         let (obs, obs_bytes) = in_words(to.obs, at);
         let (next_obs, next_bytes) = in_words(to.next_obs, next_at);
         let columns = WordColumns { obs, next_obs, actions, rewards, discounts, next_masks };
-        kernels.gather_words(stream, (&words.rows.view(), *row), &indices, &columns)?;
+        kernels.gather_words(stream, &words.rows.view(), *row, &indices, &columns)?;
         let (rows, width) = (bytes.rows.view(), bytes.width);
         for (i, column) in [obs_bytes, next_bytes].into_iter().enumerate() {
             let Some(column) = column else { continue };
@@ -145,7 +145,7 @@ impl DeviceReplay {
                 true => (i * width / 2..(i + 1) * width / 2, indices),
                 false => (0..width, places[i].view()),
             };
-            kernels.gather_bytes(stream, (&rows, width, part), &indices, &column)?;
+            kernels.gather_bytes(stream, &rows, width, part, &indices, &column)?;
         }
         Ok(())
     }
@@ -230,7 +230,7 @@ mod tests {
         stream.upload(&words.view_mut(), &[1, 2, 3, 4, 5, 6]).unwrap();
         stream.upload(&indices.view_mut(), &[9, 0]).unwrap();
         let mut to = WordBuffers::zeros(device, row, 2).unwrap();
-        kernels.gather_words(&stream, (&words.view(), row), &indices.view(), &to.columns()).unwrap();
+        kernels.gather_words(&stream, &words.view(), row, &indices.view(), &to.columns()).unwrap();
         let mut actions = [0; 2];
         stream.download(&mut actions, &to.words[2].view()).unwrap();
         assert_eq!(actions, [4, 1]);

@@ -14,41 +14,27 @@
 //!
 //! Observations that are stacks of k frames of F bytes each, which are kept once (`frames.rs`), take 8 k + 9/8 F + 8 in place of
 //! 2 D.
-//!
-//! Speed: with D = 4, a row is 44 bytes. A random row covers 1.7 lines of 64 bytes on average, so a draw reads 108 bytes, and
-//! writes 48 to the batch, which stays in the cache; an addition reads 44 bytes (and the row's lines before they are written) and
-//! writes 44. Lines in memory are some 100 ns away, and a core fetches a dozen or more at once if it knows them early enough: 10
-//! ns per transition. A short pass therefore first touches every line of the next rows, and other passes copy them. On one thread
-//! with a million transitions, that gave 42 M/s, a single pass 20 M/s. (A loop for this shape alone gave 24 M/s in one pass, 56
-//! to 66 M/s in two, and 59 to 71 M/s with prefetch instructions, which need unsafe code; rows padded to a line of 64 bytes gave
-//! 60 to 76 M/s, not worth the memory.) Additions reached 100 M/s, 4.5 GB/s.
 
 pub(crate) mod batch;
 pub(crate) mod device;
+mod draw;
 pub(crate) mod frames;
 pub(crate) mod prioritized;
+mod row;
 pub(crate) mod snapshot;
 pub(crate) mod sum_tree;
 pub(crate) mod transition;
 
-use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
 
-use rl_envs::{ActionSliceMut, ObsSliceMut, Rng, rng};
-
 use crate::memory::check_against;
-use crate::replay::batch::TransitionSlicesMut;
 use crate::replay::frames::Frames;
-use crate::replay::transition::{Complete, Windows, assert_shape, next};
+use crate::replay::row::{Row, store, store_mask, with_obs_len};
+use crate::replay::transition::{Windows, assert_shape, next};
 use crate::rollout::returns::{discount, goes_on, has_future};
 use crate::slab::{Layout, Memory, Slab, Span};
-use crate::{ActionSlice, Batch, Dtype, Error, ObsSlice, StepSlices, TransitionShape, Transitions};
-
-/// Words of a cache line.
-const LINE: usize = 16;
-/// Words touched before they are copied: they stay in the first cache until then.
-const AHEAD: usize = 4096;
+use crate::{ActionSlice, Batch, Error, ObsSlice, StepSlices, TransitionShape};
 
 /// A ring of transitions, the newest of which replace the oldest.
 ///
@@ -98,79 +84,6 @@ pub struct ReplayBuffer {
     pub(crate) oldest: u64,
 }
 
-/// Layout of a row of words.
-#[derive(Clone, Copy, Debug)]
-struct Row {
-    /// Words of an observation; 0 for byte observations.
-    obs: usize,
-    action: usize,
-    /// Offset of the reward, which the discount follows.
-    reward: usize,
-    mask: usize,
-    /// Bytes of a mask.
-    mask_len: usize,
-    /// Bytes of an observation; 0 for f32 observations.
-    bytes: usize,
-    len: usize,
-}
-
-impl Row {
-    fn new(shape: &TransitionShape) -> Self {
-        let (obs, bytes) = if shape.obs == Dtype::F32 { (shape.obs_len, 0) } else { (0, shape.obs_len) };
-        let action = 2 * obs;
-        let reward = action + shape.action_len();
-        let mask_len = shape.mask_len();
-        Self { obs, action, reward, mask: reward + 2, mask_len, bytes, len: reward + 2 + mask_len.div_ceil(4) }
-    }
-
-    /// Writes a transition as row `at`.
-    fn write(&self, at: usize, words: &mut [u32], bytes: &mut [u8], transition: &Complete<'_>) {
-        let words = &mut words[at * self.len..][..self.len];
-        match (transition.obs, transition.next_obs) {
-            (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) => {
-                store::<0>(words, obs);
-                store::<0>(&mut words[self.obs..], next_obs);
-            }
-            (ObsSlice::U8(obs), ObsSlice::U8(next_obs)) => {
-                let bytes = &mut bytes[at * 2 * self.bytes..][..2 * self.bytes];
-                bytes[..self.bytes].copy_from_slice(obs);
-                bytes[self.bytes..].copy_from_slice(next_obs);
-            }
-            _ => unreachable!("both are of the shape's type"),
-        }
-        words[self.action..self.reward].copy_from_slice(transition.action);
-        words[self.reward] = transition.reward.to_bits();
-        words[self.reward + 1] = transition.discount.to_bits();
-        store_mask(&mut words[self.mask..], transition.next_mask);
-    }
-}
-
-/// Stores numbers as words; with D = 0, the length is that of the slices.
-#[inline(always)]
-fn store<const D: usize>(words: &mut [u32], numbers: &[f32]) {
-    let d = if D == 0 { numbers.len() } else { D };
-    words[..d].iter_mut().zip(&numbers[..d]).for_each(|(word, number)| *word = number.to_bits());
-}
-
-/// Loads numbers from words; with D = 0, the length is that of the slices.
-#[inline(always)]
-fn load<const D: usize>(numbers: &mut [f32], words: &[u32]) {
-    let d = if D == 0 { words.len() } else { D };
-    numbers[..d].iter_mut().zip(&words[..d]).for_each(|(number, word)| *number = f32::from_bits(*word));
-}
-
-fn store_mask(words: &mut [u32], mask: &[u8]) {
-    for (word, bytes) in words.iter_mut().zip(mask.chunks(4)) {
-        *word = bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
-    }
-}
-
-fn load_mask(mask: &mut [u8], words: &[u32]) {
-    for (bytes, word) in mask.chunks_mut(4).zip(words) {
-        bytes.iter_mut().zip(word.to_le_bytes()).for_each(|(byte, value)| *byte = value);
-    }
-}
-
 /// Indices in a ring of the items with these numbers, in two ranges.
 ///
 /// The ranges cover at most the capacity.
@@ -179,21 +92,6 @@ pub(crate) fn stretches(numbers: Range<u64>, capacity: usize) -> [Range<usize>; 
     let start = (numbers.start % capacity as u64) as usize;
     let end = (start + n).min(capacity);
     [start..end, 0..start + n - end]
-}
-
-/// Calls `$self.$method::<D>(..)` with common observation lengths as constants.
-macro_rules! with_obs_len {
-    ($self:ident.$method:ident($($argument:expr),*)) => {
-        match $self.row.obs {
-            1 => $self.$method::<1>($($argument),*),
-            2 => $self.$method::<2>($($argument),*),
-            3 => $self.$method::<3>($($argument),*),
-            4 => $self.$method::<4>($($argument),*),
-            6 => $self.$method::<6>($($argument),*),
-            8 => $self.$method::<8>($($argument),*),
-            _ => $self.$method::<0>($($argument),*),
-        }
-    };
 }
 
 impl ReplayBuffer {
@@ -211,14 +109,15 @@ impl ReplayBuffer {
     /// # Errors
     /// The errors of [`ReplayBuffer::new`], or [`Error::Block`] if the memory does not keep its promise.
     pub fn new_in(shape: TransitionShape, capacity: usize, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
-        Self::with_more(shape, capacity, (0, 0), memory)
+        Self::with_more(shape, capacity, 0, 0, memory)
     }
 
     /// Creates a buffer that leaves room for other memory, per transition and in total.
     pub(crate) fn with_more(
         shape: TransitionShape,
         capacity: usize,
-        (each, fixed): (u128, u128),
+        each: u128,
+        fixed: u128,
         memory: &Arc<dyn Memory>,
     ) -> Result<Self, Error> {
         shape.check()?;
@@ -547,219 +446,13 @@ impl ReplayBuffer {
             }
         }
     }
-
-    fn enough(&self, needed: usize) -> Result<(), Error> {
-        if self.len() < needed { Err(Error::TooFew { needed, held: self.len() }) } else { Ok(()) }
-    }
-
-    /// Draws a batch uniformly with replacement, with one random word per transition.
-    ///
-    /// # Errors
-    /// [`Error::TooFew`] if the buffer is empty.
-    ///
-    /// # Panics
-    /// If the number of words differs from the batch size, or the batch has another shape.
-    pub fn sample(&self, words: &[u32], batch: &mut Batch) -> Result<(), Error> {
-        self.draw(words, batch)?;
-        self.gather(batch);
-        Ok(())
-    }
-
-    /// Draws a batch uniformly with replacement, with random words of `rng`.
-    ///
-    /// # Errors
-    /// [`Error::TooFew`] if the buffer is empty.
-    ///
-    /// # Panics
-    /// If the batch has another shape.
-    pub fn sample_with(&self, rng: &mut Rng, batch: &mut Batch) -> Result<(), Error> {
-        batch.with_words(rng, |words, batch| self.sample(words, batch))
-    }
-
-    /// Draws the indices and weights of [`ReplayBuffer::sample`] alone.
-    ///
-    /// A [`DeviceReplay`](crate::DeviceReplay) gathers their transitions.
-    ///
-    /// # Errors
-    /// [`Error::TooFew`] if the buffer is empty.
-    ///
-    /// # Panics
-    /// If the number of words differs from the batch size.
-    pub fn draw(&self, words: &[u32], batch: &mut Batch) -> Result<(), Error> {
-        self.enough(1)?;
-        assert_eq!(words.len(), batch.len(), "a word for each transition");
-        let n = self.len() as u32; // at most the capacity, which fits
-        let Transitions { weights, indices, .. } = batch.columns_mut();
-        indices.iter_mut().zip(words).for_each(|(index, &word)| *index = rng::below(word, n));
-        self.shift(indices);
-        weights.fill(1.0);
-        batch.drawn_at = self.added;
-        Ok(())
-    }
-
-    /// Copies neighbouring transitions of the ring to a batch, from index `first` on.
-    ///
-    /// # Errors
-    /// [`Error::TooFew`] if there are not enough.
-    ///
-    /// # Panics
-    /// If the batch has another shape.
-    pub fn copy_to(&self, first: usize, batch: &mut Batch) -> Result<(), Error> {
-        self.enough(first.saturating_add(batch.len()))?;
-        let Transitions { weights, indices, .. } = batch.columns_mut();
-        indices.iter_mut().zip(first as u32..).for_each(|(index, number)| *index = number);
-        self.shift(indices);
-        weights.fill(1.0);
-        self.gather(batch);
-        Ok(())
-    }
-
-    /// Draws a batch uniformly without replacement, with one random word for each.
-    ///
-    /// Sets of transitions are equally likely, their orders are not (Floyd's algorithm; Bentley, "A Sample of Brilliance", 1987).
-    ///
-    /// # Errors
-    /// [`Error::TooFew`] if the buffer holds fewer transitions than the batch.
-    ///
-    /// # Panics
-    /// If the number of words differs from the batch size, or the batch has another shape.
-    pub fn sample_distinct(&self, words: &[u32], batch: &mut Batch) -> Result<(), Error> {
-        let len = batch.len();
-        self.enough(len)?;
-        assert_eq!(words.len(), len, "a word for each transition");
-        // A hash table of indices + 1 with open addressing, at most half full.
-        let slots = (2 * len).next_power_of_two();
-        let mut seen = std::mem::take(&mut batch.seen);
-        seen.clear();
-        seen.resize(slots, 0);
-        let shift = 32 - slots.trailing_zeros();
-        let mut insert = |index: u32| {
-            let mut slot = (index.wrapping_mul(0x9E37_79B9) >> shift) as usize;
-            while seen[slot] != 0 {
-                if seen[slot] == index + 1 {
-                    return false;
-                }
-                slot = (slot + 1) % slots;
-            }
-            seen[slot] = index + 1;
-            true
-        };
-        let first = self.len() - len;
-        let Transitions { weights, indices, .. } = batch.columns_mut();
-        for (i, (index, &word)) in indices.iter_mut().zip(words).enumerate() {
-            let drawn = rng::below(word, (first + i + 1) as u32);
-            *index = if insert(drawn) { drawn } else { (first + i) as u32 };
-            if *index != drawn {
-                insert(*index);
-            }
-        }
-        self.shift(indices);
-        weights.fill(1.0);
-        batch.seen = seen;
-        self.gather(batch);
-        Ok(())
-    }
-
-    /// Converts indices counted from the oldest transition to indices of the ring.
-    fn shift(&self, indices: &mut [u32]) {
-        let (start, capacity) = (self.start(), self.capacity);
-        if start > 0 {
-            for index in indices {
-                let at = *index as usize + start;
-                *index = if at < capacity { at } else { at - capacity } as u32;
-            }
-        }
-    }
-
-    /// Copies the transitions at the batch's indices, which must be held.
-    pub(crate) fn gather(&self, batch: &mut Batch) {
-        batch.drawn_at = self.added;
-        let mut batch = batch.columns_mut();
-        let all = self.words();
-        with_obs_len!(self.gather_words(all, &mut batch));
-        let (ObsSliceMut::U8(obs), ObsSliceMut::U8(next_obs)) = (batch.obs, batch.next_obs) else { return };
-        if let Some(frames) = &self.frames {
-            let (d, k) = (self.shape.obs_len, self.row.obs);
-            let stacks = obs.chunks_exact_mut(d).zip(next_obs.chunks_exact_mut(d));
-            for (&index, (obs, next_obs)) in batch.indices.iter().zip(stacks) {
-                let words = &all[index as usize * self.row.len..][..2 * k];
-                frames.copy(&words[..k], obs);
-                frames.copy(&words[k..], next_obs);
-            }
-        } else {
-            let (d, all) = (self.row.bytes, self.obs_bytes());
-            for (i, &index) in batch.indices.iter().enumerate() {
-                let bytes = &all[index as usize * 2 * d..][..2 * d];
-                obs[i * d..][..d].copy_from_slice(&bytes[..d]);
-                next_obs[i * d..][..d].copy_from_slice(&bytes[d..]);
-            }
-        }
-    }
-
-    fn gather_words<const D: usize>(&self, all: &[u32], batch: &mut TransitionSlicesMut<'_>) {
-        let row = self.row;
-        let d = if D == 0 { row.obs } else { D };
-        let a = row.reward - row.action;
-        let chunk = (AHEAD / row.len).clamp(1, 128);
-        for start in (0..batch.indices.len()).step_by(chunk) {
-            let end = (start + chunk).min(batch.indices.len());
-            let indices = &batch.indices[start..end];
-            self.touch(all, indices);
-            let rows = indices.iter().map(|&index| &all[index as usize * row.len..][..row.len]);
-            if let (ObsSliceMut::F32(obs), ObsSliceMut::F32(next_obs)) = (&mut batch.obs, &mut batch.next_obs) {
-                let obs = obs[start * d..end * d].chunks_exact_mut(d);
-                let next_obs = next_obs[start * d..end * d].chunks_exact_mut(d);
-                for ((words, obs), next_obs) in rows.clone().zip(obs).zip(next_obs) {
-                    load::<D>(obs, &words[..d]);
-                    load::<D>(next_obs, &words[d..2 * d]);
-                }
-            }
-            match &mut batch.actions {
-                ActionSliceMut::Discrete(actions) => {
-                    actions[start..end].iter_mut().zip(rows.clone()).for_each(|(action, words)| *action = words[row.action]);
-                }
-                ActionSliceMut::Continuous(actions) => {
-                    for (actions, words) in actions[start * a..end * a].chunks_exact_mut(a).zip(rows.clone()) {
-                        load::<0>(actions, &words[row.action..][..a]);
-                    }
-                }
-            }
-            let numbers = batch.rewards[start..end].iter_mut().zip(&mut batch.discounts[start..end]);
-            for ((reward, discount), words) in numbers.zip(rows.clone()) {
-                *reward = f32::from_bits(words[row.reward]);
-                *discount = f32::from_bits(words[row.reward + 1]);
-            }
-            if row.mask_len > 0 {
-                let masks = batch.next_masks[start * row.mask_len..].chunks_exact_mut(row.mask_len);
-                masks.zip(rows).for_each(|(mask, words)| load_mask(mask, &words[row.mask..]));
-            }
-        }
-    }
-
-    /// Reads a word of each line of the rows at `indices`, to fetch them all at once.
-    ///
-    /// A core fetches as many lines at once as instructions in flight ask for, so each row costs few of them.
-    #[inline(always)]
-    fn touch(&self, all: &[u32], indices: &[u32]) {
-        let len = self.row.len;
-        let ends = indices.iter().fold(0, |touched, &index| {
-            let first = index as usize * len;
-            touched ^ all[first] ^ all[first + len - 1]
-        });
-        black_box(ends);
-        if len > LINE {
-            let row = |index| &all[index as usize * len..][..len];
-            let inner = indices.iter().flat_map(|&index| row(index)[1..].iter().skip(LINE - 1).step_by(LINE));
-            black_box(inner.fold(0, |touched, word| touched ^ word));
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ActionKind;
     use crate::testing::{History, chi_square, random, shape};
+    use crate::{ActionKind, Dtype};
     use proptest::prelude::*;
 
     #[test]

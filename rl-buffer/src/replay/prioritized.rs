@@ -37,7 +37,7 @@ impl PrioritizedReplayBuffer {
     /// # Errors
     /// Errors of [`ReplayBuffer::new`]; [`Error::Setting`] unless `alpha` and `epsilon` are between 0 and 1.
     pub fn new(shape: TransitionShape, capacity: usize, alpha: f32, epsilon: f32) -> Result<Self, Error> {
-        Self::new_in(shape, capacity, (alpha, epsilon), &<dyn Memory>::host())
+        Self::new_in(shape, capacity, alpha, epsilon, &<dyn Memory>::host())
     }
 
     /// Creates an empty buffer with its rows in memory of the given kind.
@@ -49,7 +49,8 @@ impl PrioritizedReplayBuffer {
     pub fn new_in(
         shape: TransitionShape,
         capacity: usize,
-        (alpha, epsilon): (f32, f32),
+        alpha: f32,
+        epsilon: f32,
         memory: &Arc<dyn Memory>,
     ) -> Result<Self, Error> {
         for (what, value) in [("alpha", alpha), ("epsilon", epsilon)] {
@@ -58,7 +59,7 @@ impl PrioritizedReplayBuffer {
             }
         }
         Ok(Self {
-            replay: ReplayBuffer::with_more(shape, capacity, (SumTree::BYTES_EACH, SumTree::BYTES_FIXED), memory)?,
+            replay: ReplayBuffer::with_more(shape, capacity, SumTree::BYTES_EACH, SumTree::BYTES_FIXED, memory)?,
             tree: SumTree::new(capacity)?,
             alpha,
             epsilon,

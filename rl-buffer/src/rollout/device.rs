@@ -3,7 +3,7 @@
 use rl_cuda::{Buffer, Device, Element, ObsViews, StepViews, Stream, View, ViewMut};
 use rl_envs::{Actions, Obs, Steps, either, visit};
 
-use crate::rollout::Columns;
+use crate::rollout::columns::Columns;
 use crate::slab::Span;
 use crate::{Rollout, RolloutShape};
 

@@ -84,7 +84,8 @@ pub fn vtrace(
     steps: &Outcomes<'_>,
     values: ArrayView2<'_, f32>,
     ratios: ArrayView2<'_, f32>,
-    (gamma, lambda): (f32, f32),
+    gamma: f32,
+    lambda: f32,
     mut advantages: ArrayViewMut2<'_, f32>,
     mut returns: ArrayViewMut2<'_, f32>,
 ) {
@@ -236,7 +237,7 @@ mod tests {
         let ratios = array![[0.5, 0.5, 0.5, 0.5], [2.0, 2.0, 2.0, 2.0], [0.25, 0.25, 0.25, 0.25]];
         case(|steps, values| {
             let (mut advantages, mut returns) = (Array2::zeros((3, 4)), Array2::zeros((3, 4)));
-            vtrace(steps, values, ratios.view(), (GAMMA, LAMBDA), advantages.view_mut(), returns.view_mut());
+            vtrace(steps, values, ratios.view(), GAMMA, LAMBDA, advantages.view_mut(), returns.view_mut());
             // Last step: 0.25 * (4 + 3 - 2) = 1.25. Second step, with the ratio 2 clipped to 1: runs on: -1 + 0.25 * 1.25 =
             // -0.6875; terminated: -2; truncated: 3. First step: 0.5 * (-5 + 0.25 x') = -2.5 + 0.125 x'.
             let expected = array![[-2.5859375, -2.75, -2.125, -2.75], [-0.6875, -2.0, 3.0, -2.0], [1.25, 1.25, 1.25, 1.25]];
@@ -250,7 +251,7 @@ mod tests {
         case(|steps, values| {
             let [mut expected, mut advantages, mut returns] = [(); 3].map(|()| Array2::zeros((3, 4)));
             gae(steps, values, 0.99, 0.95, expected.view_mut());
-            vtrace(steps, values, Array2::ones((3, 4)).view(), (0.99, 0.95), advantages.view_mut(), returns.view_mut());
+            vtrace(steps, values, Array2::ones((3, 4)).view(), 0.99, 0.95, advantages.view_mut(), returns.view_mut());
             assert_eq!(advantages, expected);
             assert_eq!(returns, &expected + &values);
         });
@@ -288,7 +289,7 @@ mod tests {
             next_values: next_values.view(),
         };
         let (mut advantages, mut returns) = (Array2::zeros(shape), Array2::zeros(shape));
-        vtrace(&steps, values.view(), ratios.view(), (0.9, 0.8), advantages.view_mut(), returns.view_mut());
+        vtrace(&steps, values.view(), ratios.view(), 0.9, 0.8, advantages.view_mut(), returns.view_mut());
         for ((t, n), &found) in returns.indexed_iter() {
             let expected = vtrace_return(&steps, values.view(), ratios.view(), t, n);
             assert!((f64::from(found) - expected).abs() < 1e-5, "({t}, {n}): {found} is not {expected}");

@@ -96,6 +96,16 @@ impl<T: Element> Buffer<T> {
         Ok(Self { device: device.clone(), address, len, element: PhantomData })
     }
 
+    /// Allocates memory for some numbers, and copies them.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] or [`Error::Driver`].
+    pub fn of(device: &Device, numbers: &[T]) -> Result<Self, Error> {
+        let mut buffer = Self::zeros(device, numbers.len())?;
+        device.stream()?.upload(&buffer.view_mut(), numbers)?;
+        Ok(buffer)
+    }
+
     /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -23,7 +23,8 @@ pub struct Device {
 struct Inner {
     driver: Driver,
     name: String,
-    capability: (i32, i32),
+    /// Major and minor number of the compute capability.
+    capability: [i32; 2],
     graphs: Mutex<Graphs>,
     /// Bytes of all buffers.
     allocated: AtomicUsize,
@@ -79,9 +80,9 @@ impl Device {
         Self::check(ordinal)?;
         let context = CudaContext::new(ordinal).map_err(Error::driver("opening the device"))?;
         let name = context.name().map_err(Error::driver("asking for the device's name"))?;
-        let capability = context.compute_capability().map_err(Error::driver("asking for the device's capability"))?;
+        let (major, minor) = context.compute_capability().map_err(Error::driver("asking for the device's capability"))?;
         let driver = Driver::Cuda { context, modules: Mutex::default() };
-        Ok(Self::of(driver, name, capability))
+        Ok(Self::of(driver, name, [major, minor]))
     }
 
     /// Opens an emulated device: the kernels run on the host.
@@ -106,10 +107,10 @@ impl Device {
     }
 
     fn new_emulated(emulated: Emulated) -> Self {
-        Self::of(Driver::Emulated(emulated), "the host".into(), (0, 0))
+        Self::of(Driver::Emulated(emulated), "the host".into(), [0, 0])
     }
 
-    fn of(driver: Driver, name: String, capability: (i32, i32)) -> Self {
+    fn of(driver: Driver, name: String, capability: [i32; 2]) -> Self {
         Self { inner: Arc::new(Inner { driver, name, capability, graphs: Mutex::default(), allocated: AtomicUsize::new(0) }) }
     }
 
@@ -287,7 +288,7 @@ impl fmt::Display for Device {
         if self.is_stand_in() {
             return f.write_str("stand-in for a device");
         }
-        let (major, minor) = self.inner.capability;
+        let [major, minor] = self.inner.capability;
         write!(f, "cuda:{} ({}, compute capability {major}.{minor})", self.ordinal(), self.inner.name)
     }
 }

@@ -55,6 +55,7 @@ impl Device {
         let function = match self.driver() {
             Driver::Cuda { context, modules } => {
                 let refused = |error| Error::load(module.name, module.ptx.len(), error);
+                context.bind_to_thread().map_err(refused)?;
                 let mut modules = modules.lock().unwrap_or_else(PoisonError::into_inner);
                 let loaded = match modules.get(module.ptx) {
                     Some(loaded) => loaded.clone(),
@@ -162,10 +163,10 @@ mod tests {
     use super::*;
     use crate::elementary::{self, Function};
     use crate::learner::{
-        ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, Deviations, Episodes, EpochOrder, HeadSizes,
-        JudgedSamples, LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NarrowLayer,
-        NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels,
-        TD_TERMS, TdColumns, Terms,
+        ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, DenseParams, Episodes, EpochOrder, HeadSizes,
+        JudgedSamples, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, NarrowLayer, NarrowNet,
+        NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, TD_TERMS,
+        TdColumns, Terms,
     };
     use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
@@ -201,14 +202,19 @@ mod tests {
         let [one, two] = [Buffer::zeros(device, 1)?, Buffer::zeros(device, 2)?];
         let [mut drawn, mut more, mut others] = [Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?, Buffer::zeros(device, 1)?];
         let columns = floats.view();
-        let steps =
-            Steps { rewards: columns, terminated: bytes.view(), truncated: bytes.view(), next_values: columns, values: columns };
-        kernels.gae(&stream, &steps, 2, 0.9, 0.9, &advantages.view_mut())?;
+        let steps = Steps {
+            n_envs: 2,
+            rewards: columns,
+            terminated: bytes.view(),
+            truncated: bytes.view(),
+            next_values: columns,
+            values: columns,
+        };
+        kernels.gae(&stream, &steps, 0.9, 0.9, &advantages.view_mut())?;
         let streams = PolicyStreams { clock: clock.view(), t: 0, first_env: 0 };
         kernels.sample_categorical(&stream, &columns, None, streams, &words.view_mut(), &log_probs.view_mut())?;
-        let gaussian = (&one.view(), &one.view(), &two.view());
-        let both = [&drawn.view_mut(), &more.view_mut()];
-        kernels.sample_gaussian(&stream, gaussian, streams, both, &others.view_mut())?;
+        let to = [&drawn.view_mut(), &more.view_mut(), &others.view_mut()];
+        kernels.sample_gaussian(&stream, &one.view(), &one.view(), &two.view(), streams, to)?;
         let mut episodes = Episodes::new(device, 2, 1)?;
         episodes.add(&stream, &columns, &bytes.view(), &bytes.view())?;
         kernels.moments(&stream, &columns, &mut ObsSlices::new(device, &[0, 2], 1)?)?;
@@ -216,9 +222,9 @@ mod tests {
         kernels.normalize(&stream, &floats.view_mut(), &mean.view(), &precision.view())?;
         let row = Row { obs: 1, action: 0, mask_len: 0 };
         let to = &mut WordBuffers::zeros(device, row, 1)?;
-        kernels.gather_words(&stream, (&words.view(), row), &indices.view(), &to.columns())?;
+        kernels.gather_words(&stream, &words.view(), row, &indices.view(), &to.columns())?;
         let from = Buffer::zeros(device, 4)?;
-        kernels.gather_bytes(&stream, (&from.view(), 4, 1..3), &indices.view(), &bytes.view_mut().slice_mut(0..2))?;
+        kernels.gather_bytes(&stream, &from.view(), 4, 1..3, &indices.view(), &bytes.view_mut().slice_mut(0..2))?;
         launch_learner(device, &stream)?;
         device.synchronize()
     }
@@ -233,22 +239,22 @@ mod tests {
         let (bytes, one) = (Buffer::<u8>::zeros(device, 1)?, Buffer::<f32>::zeros(device, 1)?);
         let (layer, slices) = (DenseLayer { n_in: 1, n_out: 1, activation: Activation::Tanh }, MinibatchSlices::new(1, 1, 2, 2));
         let number = one.view();
-        kernels.samples(stream, (&Obs::F32(number), 1.0, 1), None, &floats.view_mut().into_slice(0..1))?;
-        kernels.samples(stream, (&Obs::U8(bytes.view()), 1.0, 1), Some(&words.view()), &floats.view_mut().into_slice(0..1))?;
+        kernels.samples(stream, &Obs::F32(number), 1.0, 1, None, &floats.view_mut().into_slice(0..1))?;
+        kernels.samples(stream, &Obs::U8(bytes.view()), 1.0, 1, Some(&words.view()), &floats.view_mut().into_slice(0..1))?;
         let one_hot = OneHotInputs::new(device, &[1])?;
-        kernels.one_hot(stream, (&number, &one_hot), None, &floats.view_mut().into_slice(0..1))?;
-        kernels.forward(stream, layer, &others.view(), &number, &floats.view_mut().into_slice(0..1))?;
-        kernels.input_gradient(stream, (layer, &others.view()), &number, None, false, &floats.view_mut().into_slice(0..1))?;
-        kernels.gradient(stream, (layer, &slices), &number, &number, (&floats.view_mut(), 2))?;
+        kernels.one_hot(stream, &number, &one_hot, None, &floats.view_mut().into_slice(0..1))?;
+        let of_layer = DenseParams { layer, params: others.view() };
+        kernels.forward(stream, of_layer, &number, &floats.view_mut().into_slice(0..1))?;
+        kernels.input_gradient(stream, of_layer, &number, None, false, &floats.view_mut().into_slice(0..1))?;
+        kernels.gradient(stream, layer, &slices, &number, &number, &floats.view_mut())?;
         kernels.sum_gradients(stream, &slices, &floats.view(), &others.view_mut())?;
         let activation = Activation::Tanh;
         let shape =
             ConvShape { n_in: 1, n_out: 1, kernel: 1, stride: 1, in_size: [1, 1], planes: false, activation, together: 1 };
         let conv = ConvLayer::new(device, shape)?;
         conv.forward(stream, &others.view(), &number, &floats.view_mut().into_slice(0..1))?;
-        let derive = (activation, &number);
-        conv.input_gradient(stream, &others.view(), &number, derive, &floats.view_mut().into_slice(0..1))?;
-        conv.gradient(stream, &slices, &number, &number, (&floats.view_mut(), 2))?;
+        conv.input_gradient(stream, &others.view(), &number, activation, &number, &floats.view_mut().into_slice(0..1))?;
+        conv.gradient(stream, &slices, &number, &number, &floats.view_mut())?;
         let layer = NarrowLayer { layer: DenseLayer { n_in: 1, n_out: 1, activation }, params: 0, outputs: 0, deltas: 0 };
         let narrow = NarrowNet::new(device, vec![vec![layer]])?.unwrap();
         let params = others.view();
@@ -256,9 +262,9 @@ mod tests {
         let samples = NarrowSamples { params, inputs: number.slice(0..1), outputs, first: 0, needed: None };
         kernels.narrow_forward(stream, &narrow, 0..1, samples)?;
         let numbers = NarrowNumbers { params, inputs: number.slice(0..1), outputs: params, deltas: params, held: 0, first: 0 };
-        kernels.narrow_gradient(stream, &narrow, &slices, numbers, &floats.view_mut(), 2)?;
+        kernels.narrow_gradient(stream, &narrow, &slices, numbers, &floats.view_mut())?;
         let many = Buffer::<f32>::zeros(device, 300)?;
-        kernels.sum(stream, (&many.view(), None), Terms::Numbers, &scratch.view_mut(), &sum.view_mut())?;
+        kernels.sum(stream, &many.view(), None, Terms::Numbers, &scratch.view_mut(), &sum.view_mut())?;
         kernels.begin(stream, &mut state)?;
         kernels.epoch(stream, &mut state)?;
         kernels.rows(stream, &state, EpochOrder { n_samples: 1, shuffled: true }, &words.view_mut())?;
@@ -282,10 +288,11 @@ mod tests {
                     d_outputs: floats.view_mut().into_slice(0..1),
                     d_values: others.view_mut().into_slice(0..1),
                     terms: terms.view_mut(),
+                    std_terms: more.view_mut().into_slice(0..1),
                     distribution: match kind {
-                        0 => LossDistribution::Categorical,
-                        1 => LossDistribution::Gaussian(Deviations { log_std: number, terms: more.view_mut().into_slice(0..1) }),
-                        _ => LossDistribution::Heads(&one_head),
+                        0 => ActionDistribution::Categorical,
+                        1 => ActionDistribution::Gaussian(number),
+                        _ => ActionDistribution::Heads(&one_head),
                     },
                 };
                 kernels.objective(stream, objective, &columns, &heads, &state)?;
@@ -298,11 +305,11 @@ mod tests {
         let [params, m, v] = [&mut floats, &mut others, &mut more].map(|buffer| buffer.view_mut().into_slice(0..1));
         kernels.adam(stream, &number, &params, [&m, &v], &state)?;
         kernels.rms_prop(stream, &number, &params, &v, &state)?;
-        kernels.next_values(stream, (&number, &number), (&number, &words.view()), &params)?;
+        kernels.next_values(stream, &number, &number, &number, &words.view(), &params)?;
         let flags = [&bytes.view(), &bytes.view()];
         kernels.ended_values(stream, &number, flags, &params)?;
-        kernels.continued_values(stream, (&number, &number), flags, &params)?;
-        kernels.returns(stream, (&number, &number), &params)?;
+        kernels.continued_values(stream, &number, &number, flags, &params)?;
+        kernels.returns(stream, &number, &number, &params)?;
         kernels.explained_variance(stream, [&number, &number], &scratch.view_mut(), &mut state)?;
         launch_off_policy(device, stream, &number)?;
         launch_q_learning(device, stream, &number, &mut state)
@@ -323,12 +330,18 @@ mod tests {
             let samples = JudgedSamples { outputs: number, distribution, rows: None, actions, masks: None };
             kernels.log_probs(stream, &samples, &to.view_mut())?;
         }
-        let steps =
-            Steps { rewards: number, terminated: flags.view(), truncated: flags.view(), next_values: number, values: number };
+        let steps = Steps {
+            n_envs: 1,
+            rewards: number,
+            terminated: flags.view(),
+            truncated: flags.view(),
+            next_values: number,
+            values: number,
+        };
         let all = [&to.view_mut(), &returns.view_mut(), &weights.view_mut()];
-        kernels.vtrace(stream, (&steps, 1), [&number, &number], (0.9, 0.9), all)?;
+        kernels.vtrace(stream, &steps, [&number, &number], 0.9, 0.9, all)?;
         let moments = Some([sums.view(), sums.view()]);
-        kernels.weigh(stream, &words.view(), (&number, moments), &number, &to.view_mut())
+        kernels.weigh(stream, &words.view(), &number, moments, &number, &to.view_mut())
     }
 
     /// Launches every kernel of Q-learning once.

@@ -139,7 +139,9 @@ impl<T: Element> PinnedSlab<T> {
     /// `copy` gets the address of at least `len` elements.
     fn begin(
         &self,
-        (what, len, writes): (&'static str, usize, bool),
+        what: &'static str,
+        len: usize,
+        writes: bool,
         copy: impl FnOnce(NonNull<T>) -> Result<Option<Event>, Error>,
     ) -> Result<(), Error> {
         if len > self.len {
@@ -161,7 +163,7 @@ impl Stream {
     /// [`Error::Length`] if the slab is shorter than the view, or [`Error::Driver`].
     #[allow(unsafe_code)]
     pub fn upload_async<T: Element>(&self, to: &ViewMut<'_, T>, from: &PinnedSlab<T>) -> Result<(), Error> {
-        from.begin(("upload_async", to.len(), false), |source| {
+        from.begin("upload_async", to.len(), false, |source| {
             // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below
             // before it writes or frees them.
             let source = unsafe { std::slice::from_raw_parts(source.as_ptr(), to.len()) };
@@ -182,7 +184,7 @@ impl Stream {
     /// [`Error::Length`] if the slab is shorter than the view, or [`Error::Driver`].
     #[allow(unsafe_code)]
     pub fn download_async<T: Element>(&self, to: &mut PinnedSlab<T>, from: &View<'_, T>) -> Result<(), Error> {
-        to.begin(("download_async", from.len(), true), |target| {
+        to.begin("download_async", from.len(), true, |target| {
             // SAFETY: the slab owns at least this many initialized elements, never moves them, and waits for the event below
             // before it reads or frees them.
             let target = unsafe { std::slice::from_raw_parts_mut(target.as_ptr(), from.len()) };

@@ -8,6 +8,7 @@ use crate::driver::api::{CudaEvent, CudaStream, result, sys};
 use crate::driver::buffer::Element;
 use crate::driver::captures::no_capture;
 use crate::driver::emulated::Work;
+use crate::error::length;
 use crate::{Device, Error, View, ViewMut};
 
 /// Queue of work that the device runs in order.
@@ -170,7 +171,7 @@ impl Stream {
     /// [`Error::Length`] or [`Error::Driver`].
     #[allow(unsafe_code)]
     pub fn upload<T: Element>(&self, to: &ViewMut<'_, T>, from: &[T]) -> Result<(), Error> {
-        same_length("upload", to.len(), from.len())?;
+        length("upload", to.len(), from.len())?;
         match &*self.raw {
             Raw::Cuda(stream) => {
                 stream.context().bind_to_thread().map_err(Error::driver("copying to the device"))?;
@@ -193,7 +194,7 @@ impl Stream {
     /// [`Error::Length`] or [`Error::Driver`].
     #[allow(unsafe_code)]
     pub fn download<T: Element>(&self, to: &mut [T], from: &View<'_, T>) -> Result<(), Error> {
-        same_length("download", from.len(), to.len())?;
+        length("download", from.len(), to.len())?;
         match &*self.raw {
             Raw::Cuda(stream) => {
                 stream.context().bind_to_thread().map_err(Error::driver("copying from the device"))?;
@@ -216,7 +217,7 @@ impl Stream {
     /// [`Error::Length`] or [`Error::Driver`].
     #[allow(unsafe_code)]
     pub fn copy<T: Element>(&self, to: &ViewMut<'_, T>, from: &View<'_, T>) -> Result<(), Error> {
-        same_length("copy", to.len(), from.len())?;
+        length("copy", to.len(), from.len())?;
         match &*self.raw {
             Raw::Cuda(stream) => {
                 let failed = || Error::driver("copying within the device");
@@ -232,8 +233,4 @@ impl Stream {
             }
         }
     }
-}
-
-fn same_length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
-    if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) }
 }

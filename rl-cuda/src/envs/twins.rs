@@ -18,6 +18,22 @@ type Save = fn(&[u32], &Range<usize>, Range<usize>, u64, u64) -> Result<Vec<u8>,
 /// Returns seed, lifetime steps and words.
 type Load = fn(&[&[u8]], Range<usize>) -> Result<(u64, u64, Vec<u32>), Error>;
 
+/// Numbers of the columns that hold one environment's state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StateColumns {
+    /// Columns of 32 bits.
+    pub(crate) words: usize,
+    /// Columns of 16 bits, which follow them.
+    pub(crate) halves: usize,
+}
+
+impl StateColumns {
+    /// Returns the number of words for the states of `n` environments.
+    pub(crate) const fn len(self, n: usize) -> usize {
+        n * self.words + (n * self.halves).div_ceil(2)
+    }
+}
+
 /// Environment that has kernels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Twin {
@@ -29,8 +45,8 @@ pub(crate) struct Twin {
     pub(crate) spaces: fn() -> Spaces,
     /// Constants, as the kernels' `Params`.
     pub(crate) params: fn() -> Vec<u32>,
-    /// Number of 32-bit columns, and of 16-bit columns behind them.
-    pub(crate) columns: (usize, usize),
+    /// Columns of the states.
+    pub(crate) columns: StateColumns,
     /// Saves the states in the format of `VecEnv::save`.
     pub(crate) save: Save,
     /// Loads saved seed, lifetime steps and states.
@@ -56,15 +72,6 @@ impl Twin {
             render: render::<E>,
         }
     }
-
-    /// Returns the number of words for the states of `n` environments.
-    pub(crate) fn words(&self, n: usize) -> usize {
-        words(self.columns, n)
-    }
-}
-
-fn words((words, halves): (usize, usize), n: usize) -> usize {
-    n * words + (n * halves).div_ceil(2)
 }
 
 /// Every environment that has kernels.
@@ -126,8 +133,8 @@ impl ColumnsMut<'_> {
 
 /// Conversion between an environment's state and the kernels' columns.
 trait Twinned: Env + Default {
-    /// Number of 32-bit columns and of 16-bit columns.
-    const COLUMNS: (usize, usize);
+    /// Columns of the states.
+    const COLUMNS: StateColumns;
     /// Returns the constants, as the kernels' `Params`.
     fn params() -> Vec<u32>;
     /// Writes the environment's current state.
@@ -137,7 +144,7 @@ trait Twinned: Env + Default {
 }
 
 fn take<E: Twinned>(memory: &[u32], n: usize, i: usize) -> E::State {
-    E::take(&Columns { memory, halves: 2 * n * E::COLUMNS.0, n, i })
+    E::take(&Columns { memory, halves: 2 * n * E::COLUMNS.words, n, i })
 }
 
 fn save<E: Twinned>(memory: &[u32], all: &Range<usize>, range: Range<usize>, seed: u64, steps: u64) -> Result<Vec<u8>, Error> {
@@ -148,7 +155,7 @@ fn save<E: Twinned>(memory: &[u32], all: &Range<usize>, range: Range<usize>, see
 
 fn load<E: Twinned>(ranges: &[&[u8]], all: Range<usize>) -> Result<(u64, u64, Vec<u32>), Error> {
     let (n, Range { start, end }) = (all.len(), all);
-    let mut memory = vec![0; words(E::COLUMNS, n)];
+    let mut memory = vec![0; E::COLUMNS.len(n)];
     let (mut env, mut i, mut clock) = (E::default(), start, None);
     for bytes in ranges {
         let SavedEnvs::<E::State> { first_env, seed, steps, states } = codec::decode(bytes)?;
@@ -163,7 +170,7 @@ fn load<E: Twinned>(ranges: &[&[u8]], all: Range<usize>) -> Result<(u64, u64, Ve
         }
         for state in states {
             env.set_state(state)?;
-            env.put(&mut ColumnsMut { memory: &mut memory, halves: 2 * n * E::COLUMNS.0, n, i: i - start });
+            env.put(&mut ColumnsMut { memory: &mut memory, halves: 2 * n * E::COLUMNS.words, n, i: i - start });
             i += 1;
         }
     }
@@ -226,7 +233,7 @@ impl Constants for pendulum::Params {
 }
 
 impl<P: Dynamics<W, D> + Constants, const W: usize, const D: usize> Twinned for Lane<P, W, D> {
-    const COLUMNS: (usize, usize) = (W, 0);
+    const COLUMNS: StateColumns = StateColumns { words: W, halves: 0 };
 
     fn params() -> Vec<u32> {
         P::default().words()
@@ -243,10 +250,10 @@ impl<P: Dynamics<W, D> + Constants, const W: usize, const D: usize> Twinned for 
 }
 
 impl Twinned for snake::Snake {
-    const COLUMNS: (usize, usize) = {
+    const COLUMNS: StateColumns = {
         let cells = 12 * 12;
         assert!(cells % 4 == 0, "the kernels visit four cells at a time");
-        (7, cells)
+        StateColumns { words: 7, halves: cells }
     };
 
     fn params() -> Vec<u32> {
@@ -274,7 +281,7 @@ impl Twinned for snake::Snake {
         let width = u32::from(snake::Params::default().columns);
         let position = |cell: u32| [(cell / width) as u8, (cell % width) as u8];
         let mut body = vec![[0; 2]; length as usize];
-        for cell in 0..Self::COLUMNS.1 {
+        for cell in 0..Self::COLUMNS.halves {
             let vacated = u32::from(columns.half(cell));
             if vacated > clock {
                 body[(length - (vacated - clock)) as usize] = position(cell as u32);
@@ -285,7 +292,7 @@ impl Twinned for snake::Snake {
 }
 
 impl Twinned for breakout::Breakout {
-    const COLUMNS: (usize, usize) = (10, 0);
+    const COLUMNS: StateColumns = StateColumns { words: 10, halves: 0 };
 
     fn params() -> Vec<u32> {
         let breakout::Params { sticky, max_steps } = breakout::Params::default();

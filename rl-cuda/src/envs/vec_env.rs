@@ -3,19 +3,22 @@
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod corners;
+mod host;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use rl_envs::lanes::Dynamics;
-use rl_envs::{
-    ActionSpace, Actions, Canvas, Dtype, Obs, ObsSliceMut, Space, StepLens, StepSlicesMut, Steps, VecEnv, either, visit,
-};
+use rl_envs::{ActionSpace, Dtype, Space, either};
 
 use crate::driver::args::{Args, long};
 use crate::driver::kernel::{Kernel, KernelInfo};
-use crate::envs::twins::{self, Constants, Twin};
-use crate::{Buffer, CpuAccess, Device, Element, Error, Graph, Module, PinnedSlab, Stream, View, ViewMut, driver::sources};
+use crate::envs::steps::Host;
+use crate::envs::twins::{self, Constants, StateColumns, Twin};
+use crate::error::length;
+use crate::{
+    ActionViews, Buffer, Device, DeviceSteps, Error, Graph, Module, ObsViews, StepViews, Stream, ViewMut, driver::sources,
+};
 
 /// Default number of threads per block.
 const BLOCK: u32 = 128;
@@ -24,83 +27,19 @@ const MAX_CONSTANTS: usize = 48;
 /// Value of the fault word while every action was in range.
 const NO_FAULT: u32 = u32::MAX;
 
-/// Observations in device memory, (k, N, D).
-pub type DeviceObs = Obs<Buffer<f32>, Buffer<u8>>;
-
-/// Actions in device memory, (k, N) or (k, N, A).
-pub type DeviceActions = Actions<Buffer<u32>, Buffer<f32>>;
-
-/// Observations, borrowed for writing.
-pub type ObsViews<'a> = Obs<ViewMut<'a, f32>, ViewMut<'a, u8>>;
-
-/// Actions, read by a step or written where the kernel draws them.
-pub type ActionViews<'a> = Actions<ViewMut<'a, u32>, ViewMut<'a, f32>>;
-
-/// Columns of k steps in device memory, borrowed for writing.
-///
-/// Rewards are (k, N), observations (k, N, D), and so on.
-/// With the columns of one step, every step overwrites the step before.
-pub type StepViews<'a> = Steps<ViewMut<'a, f32>, ViewMut<'a, u8>, ViewMut<'a, u32>>;
-
-/// Columns of k steps of N environments, in device memory.
-#[derive(Debug)]
-pub struct DeviceSteps {
-    n_steps: usize,
-    /// Columns of k N rows.
-    pub columns: Steps<Buffer<f32>, Buffer<u8>, Buffer<u32>>,
-}
-
 /// The address of observations whose type, length and alignment are as expected.
 fn address(obs: &ObsViews<'_>, what: &'static str, dtype: Dtype, len: usize, align: u64) -> Result<u64, Error> {
     if obs.dtype() != dtype {
         return Err(Error::Kind { what, expected: if dtype == Dtype::F32 { "f32" } else { "u8" } });
     }
     let (found, address) = either!(Obs, obs.as_ref(), |obs| (obs.len(), obs.address()));
-    if found != len {
-        return Err(Error::Length { what, expected: len, found });
-    }
+    length(what, len, found)?;
     aligned(what, address, align)
 }
 
 fn aligned(what: &'static str, address: u64, align: u64) -> Result<u64, Error> {
     let error = Error::Kind { what, expected: "memory aligned to the widest store of the kernels: whole steps of a buffer" };
     if address.is_multiple_of(align) { Ok(address) } else { Err(error) }
-}
-
-impl DeviceSteps {
-    /// Allocates memory for `n_steps` steps of `n_envs` environments of these spaces.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] or [`Error::Driver`].
-    pub fn zeros(
-        device: &Device,
-        n_steps: usize,
-        n_envs: usize,
-        observation_space: &Space,
-        action_space: &ActionSpace,
-    ) -> Result<Self, Error> {
-        let lens = StepLens::batch(n_steps * n_envs, observation_space, action_space);
-        Ok(Self { n_steps, columns: visit!(Steps, lens, |len| Buffer::zeros(device, len)?) })
-    }
-
-    /// Returns the number of steps.
-    #[must_use]
-    pub fn n_steps(&self) -> usize {
-        self.n_steps
-    }
-
-    /// Borrows the rows of `steps`.
-    ///
-    /// # Panics
-    /// If `steps` is out of bounds.
-    pub fn rows(&mut self, steps: Range<usize>) -> StepViews<'_> {
-        fn rows<'a, T: Element>(buffer: &'a mut Buffer<T>, n_steps: usize, steps: &Range<usize>) -> ViewMut<'a, T> {
-            let row = buffer.len() / n_steps;
-            buffer.view_mut().into_slice(steps.start * row..steps.end * row)
-        }
-        let n = self.n_steps;
-        visit!(Steps, self.columns.as_mut(), |b| rows(b, n, &steps))
-    }
 }
 
 /// Device memory that the kernels of a batch keep between launches.
@@ -112,39 +51,11 @@ struct Memory {
     fault: Buffer<u32>,
 }
 
-/// Staging memory of the host-side [`VecEnv`].
-#[derive(Debug)]
-struct Host {
-    steps: DeviceSteps, // (1, N, ..)
-    /// Final observations (N, D), and final masks (N, A).
-    ///
-    /// Staged because the caller's rows must keep their contents where no episode ended.
-    finals: Obs<PinnedSlab<f32>, PinnedSlab<u8>>,
-    masks: PinnedSlab<u8>,
-}
-
-impl Host {
-    fn zeros(device: &Device, n_envs: usize, observation_space: &Space, action_space: &ActionSpace) -> Result<Self, Error> {
-        let len = n_envs * observation_space.len();
-        let masks = if action_space.masked() { n_envs * action_space.len() } else { 0 };
-        Ok(Self {
-            steps: DeviceSteps::zeros(device, 1, n_envs, observation_space, action_space)?,
-            finals: match observation_space.dtype() {
-                Dtype::F32 => Obs::F32(PinnedSlab::zeros(Some(device), len, CpuAccess::ReadWrite)?),
-                Dtype::U8 => Obs::U8(PinnedSlab::zeros(Some(device), len, CpuAccess::ReadWrite)?),
-            },
-            masks: PinnedSlab::zeros(Some(device), masks, CpuAccess::ReadWrite)?,
-        })
-    }
-}
-
-/// Wrong element type of the caller's observations.
-const WRONG_OBS: Error = Error::Kind { what: "obs", expected: "the environment's element type" };
-
 /// N environments on the device.
 ///
 /// The batch owns only the states of the environments; the caller owns the memory that steps read and write. Methods that take a
-/// stream queue work on it and do not wait. The [`VecEnv`] implementation waits, and copies everything to and from the host.
+/// stream queue work on it and do not wait. The implementation of [`VecEnv`](rl_envs::VecEnv) waits, and copies everything to
+/// and from the host.
 ///
 /// All work must go to one stream, or to streams that wait for each other. Results and saved states equal those of `SyncVecEnv`
 /// of rl-envs bit for bit.
@@ -271,7 +182,7 @@ impl CudaVecEnv {
         let kernel = |what: &str| device.kernel_of(module, format!("{}_{what}", twin.name));
         let stream = device.stream()?;
         let mut memory = Memory {
-            words: Buffer::zeros(device, twin.words(n_envs))?,
+            words: Buffer::zeros(device, twin.columns.len(n_envs))?,
             clock: Buffer::zeros(device, 2)?,
             fault: Buffer::zeros(device, 1)?,
         };
@@ -329,7 +240,7 @@ impl CudaVecEnv {
 
     /// Returns the bytes of one environment's state.
     pub(crate) fn state_bytes(&self) -> usize {
-        let (words, halves) = self.twin.columns;
+        let StateColumns { words, halves } = self.twin.columns;
         4 * words + 2 * halves
     }
 
@@ -398,11 +309,7 @@ impl CudaVecEnv {
         match (masks, self.action_space.masked()) {
             (None, false) => Ok(0),
             (Some(masks), true) => {
-                let expected = n * self.action_space.len();
-                let found = masks.len();
-                if found != expected {
-                    return Err(Error::Length { what, expected, found });
-                }
+                length(what, n * self.action_space.len(), masks.len())?;
                 aligned(what, masks.address(), 4)
             }
             (None, true) => Err(Error::Kind { what, expected: "masks" }),
@@ -427,8 +334,6 @@ impl CudaVecEnv {
         let n = self.n_envs;
         let n_rows = if rows.rewards.len() == n { 1 } else { k as usize };
         let (all, dtype, align) = (n * n_rows, self.observation_space.dtype(), self.align());
-        let length =
-            |what, expected, found| if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) };
         length("rewards", all, rows.rewards.len())?;
         length("terminated", all, rows.terminated.len())?;
         length("truncated", all, rows.truncated.len())?;
@@ -524,7 +429,7 @@ impl CudaVecEnv {
         mut steps: DeviceSteps,
     ) -> Result<RolloutGraph, Error> {
         let graph = self.capture_steps(stream, |envs| {
-            (0..steps.n_steps).try_for_each(|t| envs.step_repeatedly(stream, repeat, source, &steps.rows(t..t + 1)))
+            (0..steps.n_steps()).try_for_each(|t| envs.step_repeatedly(stream, repeat, source, &steps.rows(t..t + 1)))
         });
         Ok(RolloutGraph { graph: graph?, steps })
     }
@@ -590,174 +495,5 @@ impl CudaVecEnv {
         let mut words = vec![0; self.memory.words.len()];
         self.stream.download(&mut words, &self.memory.words.view())?;
         Ok(words)
-    }
-}
-
-/// States of environments in consecutive ranges of their indices.
-///
-/// The first range begins with the index of the first environment. Each state is as a [`VecEnv`] of those environments saves it.
-impl CudaVecEnv {
-    /// Waits for the device, then returns the states.
-    ///
-    /// # Errors
-    /// [`rl_envs::Error::Device`].
-    pub fn save_ranges(&self, ranges: impl Iterator<Item = Range<usize>>) -> Result<Vec<Vec<u8>>, rl_envs::Error> {
-        let words = self.words().map_err(of_envs)?;
-        ranges.map(|range| (self.twin.save)(&words, &self.indices(), range, self.seed, self.steps)).collect()
-    }
-
-    /// Waits for the device, then restores the states of all environments.
-    ///
-    /// # Errors
-    /// [`rl_envs::Error::BadState`] if they do not fit; [`rl_envs::Error::Device`].
-    pub fn load_ranges(&mut self, saved: &[&[u8]]) -> Result<(), rl_envs::Error> {
-        let (seed, steps, words) = (self.twin.load)(saved, self.indices())?;
-        let mut work = || {
-            self.device.synchronize()?;
-            let stream = self.stream.clone();
-            stream.upload(&ViewMut::of_shared(&self.memory.words), &words)?;
-            self.set_clock(&stream, seed, steps)
-        };
-        work().map_err(of_envs)
-    }
-}
-
-/// Converts to the errors of the [`VecEnv`] contract.
-fn of_envs(error: Error) -> rl_envs::Error {
-    match error {
-        Error::Env(error) => error,
-        error => rl_envs::Error::Device(error.to_string()),
-    }
-}
-
-impl CudaVecEnv {
-    /// Runs `work` on the batch's own stream with the staging memory.
-    ///
-    /// Waits first for work in flight on other streams.
-    fn with_host<R>(&mut self, work: impl FnOnce(&mut Self, &Stream, &mut Host) -> Result<R, Error>) -> Result<R, Error> {
-        if self.elsewhere {
-            self.device.synchronize()?;
-        }
-        let mut host = match self.host.take() {
-            Some(host) => host,
-            None => Host::zeros(&self.device, self.n_envs, &self.observation_space, &self.action_space)?,
-        };
-        let stream = self.stream.clone();
-        let result = work(self, &stream, &mut host);
-        (self.host, self.elsewhere) = (Some(host), false);
-        result
-    }
-
-    /// Resets, and copies first observations and masks to the host.
-    fn reset_host(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: &mut [u8]) -> Result<(), Error> {
-        self.with_host(|envs, stream, host| {
-            let rows = host.steps.rows(0..1);
-            envs.reset_on(stream, seed, &rows.obs, rows.masks.as_ref().map(|[masks, _]| masks))?;
-            let from = &host.steps.columns;
-            let both = obs.zip(from.obs.as_ref()).ok_or(WRONG_OBS)?;
-            either!(Obs, both, |(to, from)| stream.download(to, &from.view()))?;
-            from.masks.as_ref().map_or(Ok(()), |[from, _]| stream.download(masks, &from.view()))
-        })
-    }
-
-    /// Steps once, and copies the results to the host.
-    fn step_host(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
-        let (d, a) = (self.observation_space.len(), self.action_space.len());
-        self.with_host(|envs, stream, host| {
-            let both = steps.actions.as_slice().zip(host.steps.columns.actions.as_mut());
-            let both = both.ok_or(Error::Kind { what: "actions", expected: "those of the action space" })?;
-            either!(Actions, both, |(from, to)| stream.upload(&to.view_mut(), from))?;
-            envs.step_on(stream, 1, ActionSource::Given, &host.steps.rows(0..1))?;
-            let from = &host.steps.columns;
-            let both = steps.obs.zip(from.obs.as_ref()).ok_or(WRONG_OBS)?;
-            either!(Obs, both, |(to, from)| stream.download(to, &from.view()))?;
-            stream.download(steps.rewards, &from.rewards.view())?;
-            stream.download(steps.terminated, &from.terminated.view())?;
-            stream.download(steps.truncated, &from.truncated.view())?;
-            let [masks, final_masks] = steps.masks.unwrap_or_default();
-            if let Some([from, _]) = &from.masks {
-                stream.download(masks, &from.view())?;
-            }
-            let ended: Vec<usize> = (0..steps.rewards.len()).filter(|&i| steps.terminated[i] | steps.truncated[i] != 0).collect();
-            if ended.is_empty() {
-                return Ok(());
-            }
-            let both = from.final_obs.as_ref().zip(host.finals.as_mut()).and_then(|both| steps.final_obs.zip(both));
-            either!(Obs, both.ok_or(WRONG_OBS)?, |(to, (from, slab))| finals(stream, &from.view(), slab, &ended, d, to))?;
-            match &from.masks {
-                Some([_, from]) => finals(stream, &from.view(), &mut host.masks, &ended, a, final_masks),
-                None => Ok(()),
-            }
-        })
-    }
-}
-
-/// Copies the rows `ended` of `len` elements each to the host, by way of `slab`.
-fn finals<T: Element>(
-    stream: &Stream,
-    from: &View<'_, T>,
-    slab: &mut PinnedSlab<T>,
-    ended: &[usize],
-    len: usize,
-    to: &mut [T],
-) -> Result<(), Error> {
-    stream.download_async(slab, from)?;
-    let rows = slab.read()?;
-    ended.iter().for_each(|i| to[i * len..][..len].copy_from_slice(&rows[i * len..][..len]));
-    Ok(())
-}
-
-impl VecEnv for CudaVecEnv {
-    fn n_envs(&self) -> usize {
-        self.n_envs
-    }
-
-    fn first_env(&self) -> u32 {
-        self.first_env
-    }
-
-    fn observation_space(&self) -> &Space {
-        &self.observation_space
-    }
-
-    fn action_space(&self) -> &ActionSpace {
-        &self.action_space
-    }
-
-    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), rl_envs::Error> {
-        StepLens::check_reset(self.n_envs, &self.observation_space, &self.action_space, &obs, masks.as_deref())?;
-        self.reset_host(seed, obs, masks.unwrap_or_default()).map_err(of_envs)
-    }
-
-    fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), rl_envs::Error> {
-        steps.check(self.n_envs, &self.observation_space, &self.action_space)?;
-        self.step_host(steps).map_err(of_envs)
-    }
-
-    /// Always fails: a device batch cannot restart one environment alone.
-    ///
-    /// Its environments return only finite numbers, so no caller needs a restart.
-    fn restart(&mut self, _: usize, _: ObsSliceMut<'_>, _: Option<&mut [u8]>) -> Result<(), rl_envs::Error> {
-        Err(rl_envs::Error::CannotRestart)
-    }
-
-    /// Fails, as [`VecEnv::restart`] does.
-    fn repeat_step(&mut self, _: usize, _: StepSlicesMut<'_>) -> Result<(), rl_envs::Error> {
-        Err(rl_envs::Error::CannotRestart)
-    }
-
-    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
-        assert!(env_idx < self.n_envs, "environment {env_idx} of {}", self.n_envs);
-        if let Ok(words) = self.words() {
-            (self.twin.render)(&words, self.n_envs, env_idx, canvas);
-        }
-    }
-
-    fn save(&self) -> Result<Vec<u8>, rl_envs::Error> {
-        self.save_ranges(std::iter::once(self.indices())).map(|mut saved| saved.swap_remove(0))
-    }
-
-    fn load(&mut self, bytes: &[u8]) -> Result<(), rl_envs::Error> {
-        self.load_ranges(&[bytes])
     }
 }

@@ -1,11 +1,12 @@
 //! Convolutions and their gradients.
 
 use super::dense::blocks;
-use super::kernels::{BLOCK, length};
+use super::kernels::BLOCK;
 use super::layer::Activation;
 use super::slices::MinibatchSlices;
 use crate::driver::args::Args;
 use crate::driver::kernel::Kernel;
+use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
 /// Shape of a convolution with a square kernel and no padding.
@@ -126,16 +127,11 @@ impl ConvLayer {
         let ConvShape { n_in, n_out, kernel, stride, in_size, together, .. } = shape;
         assert!(n_in * n_out * kernel * stride * together > 0 && in_size.iter().all(|&size| size >= kernel), "{shape:?}");
         let loaded = |name: &str| device.kernel("conv", format!("conv_{name}"));
-        let stream = device.stream()?;
-        let upload = |offsets: Vec<u32>| {
-            let mut to = Buffer::zeros(device, offsets.len())?;
-            stream.upload(&to.view_mut(), &offsets).map(|()| to)
-        };
         let (terms, order) = shape.terms();
         Ok(Self {
-            positions: upload(shape.positions())?,
-            terms: upload(terms)?,
-            order: upload(order)?,
+            positions: Buffer::of(device, &shape.positions())?,
+            terms: Buffer::of(device, &terms)?,
+            order: Buffer::of(device, &order)?,
             forward: loaded("forward")?,
             input_gradient: loaded("input_gradient")?,
             weight_gradient: loaded("weight_gradient")?,
@@ -189,7 +185,8 @@ impl ConvLayer {
         stream: &Stream,
         params: &View<'_, f32>,
         dz: &View<'_, f32>,
-        (activation, y): (Activation, &View<'_, f32>),
+        activation: Activation,
+        y: &View<'_, f32>,
         dx: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let shape = &self.shape;
@@ -208,7 +205,7 @@ impl ConvLayer {
     /// Writes the layer's partial gradients.
     ///
     /// `x` are its inputs, and `dz` is the gradient of its sums. `partial` begins with the layer's first number: weights, then
-    /// biases. Rows are `stride` numbers apart.
+    /// biases.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -218,14 +215,14 @@ impl ConvLayer {
         slices: &MinibatchSlices,
         x: &View<'_, f32>,
         dz: &View<'_, f32>,
-        (partial, stride): (&ViewMut<'_, f32>, usize),
+        partial: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let shape = &self.shape;
         length("x", slices.n * shape.in_len(), x.len())?;
         length("dz", slices.n * shape.out_len(), dz.len())?;
-        let len = (slices.rows() - 1) * stride + shape.n_params();
+        let len = (slices.rows() - 1) * slices.len + shape.n_params();
         length("partial", len, partial.len().min(len))?;
-        let (size, words) = (shape.words(slices.n, Activation::None)?, slices.words(stride));
+        let (size, words) = (shape.words(slices.n, Activation::None)?, slices.words());
         let args = Args::new().push_long(x.address()).push_long(dz.address()).push_long(partial.address());
         let args = self.push_offsets(args).push(&size).push(&words);
         let n = blocks(shape.n_weights() / shape.n_out, shape.n_out) * slices.rows() as u64 * u64::from(BLOCK);

@@ -1,9 +1,10 @@
 //! Dense layers and their gradients.
 
-use super::kernels::{BLOCK, LearnerKernels, length};
-use super::layer::{Activation, DenseLayer};
+use super::kernels::{BLOCK, LearnerKernels};
+use super::layer::{Activation, DenseLayer, DenseParams};
 use super::slices::MinibatchSlices;
 use crate::driver::args::Args;
+use crate::error::length;
 use crate::{Error, Stream, View, ViewMut};
 
 /// Rows and columns that a block of a product computes, with 128 threads.
@@ -22,15 +23,12 @@ pub(super) fn blocks(rows: usize, columns: usize) -> u64 {
 impl LearnerKernels {
     /// Computes outputs `y`, (m, N), from inputs `x`, (m, K).
     ///
-    /// `params` are weights (K, N), then biases (N).
-    ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
     pub fn forward(
         &self,
         stream: &Stream,
-        layer: DenseLayer,
-        params: &View<'_, f32>,
+        DenseParams { layer, params }: DenseParams<'_>,
         x: &View<'_, f32>,
         y: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
@@ -56,7 +54,7 @@ impl LearnerKernels {
     pub fn input_gradient(
         &self,
         stream: &Stream,
-        (layer, params): (DenseLayer, &View<'_, f32>),
+        DenseParams { layer, params }: DenseParams<'_>,
         dz: &View<'_, f32>,
         derive: Option<(Activation, &View<'_, f32>)>,
         add: bool,
@@ -78,24 +76,25 @@ impl LearnerKernels {
     /// Writes a layer's partial gradients.
     ///
     /// `x`, (n, K), are its inputs, and `dz`, (n, N), is the gradient of its sums.
-    /// `partial` begins with the layer's first number: weights (K, N), then biases (N). Rows are `stride` numbers apart.
+    /// `partial` begins with the layer's first number: weights (K, N), then biases (N).
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
     pub fn gradient(
         &self,
         stream: &Stream,
-        (layer, slices): (DenseLayer, &MinibatchSlices),
+        layer: DenseLayer,
+        slices: &MinibatchSlices,
         x: &View<'_, f32>,
         dz: &View<'_, f32>,
-        (partial, stride): (&ViewMut<'_, f32>, usize),
+        partial: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let DenseLayer { n_in, n_out, .. } = layer;
         length("x", slices.n * n_in, x.len())?;
         length("dz", slices.n * n_out, dz.len())?;
-        let len = (slices.rows() - 1) * stride + (n_in + 1) * n_out;
+        let len = (slices.rows() - 1) * slices.len + (n_in + 1) * n_out;
         length("partial", len, partial.len().min(len))?;
-        let (size, words) = (layer.words(slices.n, Activation::None), slices.words(stride));
+        let (size, words) = (layer.words(slices.n, Activation::None), slices.words());
         let args = Args::new().push_long(x.address()).push_long(dz.address()).push_long(partial.address());
         let n = blocks(n_in, n_out) * slices.rows() as u64 * u64::from(BLOCK);
         // SAFETY: the parameters are those of `dense_weight_gradient`; lengths were checked above.
@@ -106,7 +105,7 @@ impl LearnerKernels {
         unsafe { self.bias_gradient.launch(stream, (slices.rows() * n_out) as u64, BLOCK, args) }
     }
 
-    /// Sums partial gradients, rows as long as the gradient, into `gradient`, (P).
+    /// Sums partial gradients into `gradient`, (P).
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -117,10 +116,11 @@ impl LearnerKernels {
         partial: &View<'_, f32>,
         gradient: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
-        let len = gradient.len();
+        let len = slices.len;
+        length("gradient", len, gradient.len())?;
         length("partial", slices.rows() * len, partial.len())?;
         let args = Args::new().push_long(partial.address()).push_long(gradient.address());
-        let args = args.push(&slices.words(len)).push_long(len as u64);
+        let args = args.push(&slices.words()).push_long(len as u64);
         let blocks = len.div_ceil(SUM_PARAMS) as u64;
         // SAFETY: the parameters are those of `dense_sum_gradients`; lengths were checked above.
         unsafe { self.sum_gradients.launch(stream, blocks * u64::from(SUM_THREADS), SUM_THREADS, args) }

@@ -1,8 +1,9 @@
 //! Statistics of the episodes of environments on a device.
 
-use super::kernels::{BLOCK, length};
+use super::kernels::BLOCK;
 use crate::driver::args::{Args, long};
 use crate::driver::kernel::Kernel;
+use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View};
 
 /// Steps whose ends a thread counts.

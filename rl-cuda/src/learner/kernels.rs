@@ -1,19 +1,12 @@
 //! The loaded kernels, and their launches.
 
-use rl_envs::{Actions, Obs};
+use rl_envs::Obs;
 
-use super::slices::MinibatchSlices;
 use super::state::LearnerState;
-use crate::driver::args::{Args, long};
+use crate::driver::args::Args;
 use crate::driver::kernel::Kernel;
+use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
-
-/// Number of parts of a loss.
-///
-/// Policy loss, value loss, entropy, KL divergence, fraction clipped.
-pub const PARTS: usize = 5;
-/// Index of the KL divergence among the parts of a loss.
-pub const KL_PART: usize = 3;
 
 /// Threads per block.
 pub(super) const BLOCK: u32 = 128;
@@ -42,24 +35,6 @@ pub struct EpochOrder {
     pub shuffled: bool,
 }
 
-/// Policy's part of a loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Objective {
-    /// The clipped surrogate: the probability ratio times the advantage.
-    ClippedSurrogate,
-    /// The policy gradient: the log-probability times the advantage.
-    PolicyGradient,
-}
-
-/// Standard deviations of a Gaussian policy.
-#[derive(Debug)]
-pub struct Deviations<'a> {
-    /// Their logarithms, (A).
-    pub log_std: View<'a, f32>,
-    /// One number per sample for their gradient, (A, n).
-    pub terms: ViewMut<'a, f32>,
-}
-
 /// Inputs of a network for observations with categories, in device memory.
 #[derive(Debug)]
 pub struct OneHotInputs {
@@ -80,9 +55,7 @@ impl OneHotInputs {
             inputs.flat_map(move |category| [element as u32, category])
         };
         let places: Vec<u32> = categories.iter().enumerate().flat_map(of).collect();
-        let mut there = Buffer::zeros(device, places.len())?;
-        device.stream()?.upload(&there.view_mut(), &places)?;
-        Ok(Self { places: there, n_elements: categories.len() })
+        Ok(Self { places: Buffer::of(device, &places)?, n_elements: categories.len() })
     }
 
     /// Number of inputs I.
@@ -91,80 +64,6 @@ impl OneHotInputs {
     pub fn len(&self) -> usize {
         self.places.len() / 2
     }
-}
-
-/// Sizes of a policy's independent categorical heads, in device memory.
-///
-/// An action is a number in mixed radix whose last head is the fastest.
-#[derive(Debug)]
-pub struct HeadSizes {
-    pub(super) sizes: Buffer<u32>,
-    pub(super) outputs: usize,
-}
-
-impl HeadSizes {
-    /// Copies the numbers of choices to the device.
-    ///
-    /// # Errors
-    /// [`Error::Length`] for a head without choices; [`Error::Driver`].
-    pub fn new(device: &Device, sizes: &[usize]) -> Result<Self, Error> {
-        sizes.iter().try_for_each(|&size| length("choices of a head", 1, size.min(1)))?;
-        let words: Vec<u32> = sizes.iter().map(|&size| size as u32).collect();
-        let mut there = Buffer::zeros(device, words.len())?;
-        device.stream()?.upload(&there.view_mut(), &words)?;
-        Ok(Self { sizes: there, outputs: sizes.iter().sum() })
-    }
-}
-
-/// Distribution whose parameters are a network's outputs.
-#[derive(Debug)]
-pub enum LossDistribution<'a> {
-    /// Categorical; the outputs are logits.
-    Categorical,
-    /// Categorical in each of several heads; the outputs are logits, head after head.
-    Heads(&'a HeadSizes),
-    /// Gaussian; the outputs are means.
-    Gaussian(Deviations<'a>),
-}
-
-/// Columns of a rollout, (T N), and the samples of a minibatch among them.
-#[derive(Clone, Copy, Debug)]
-pub struct LossColumns<'a> {
-    /// Rows of the samples, (n).
-    pub rows: View<'a, u32>,
-    /// Actions, discrete or (T N, A).
-    pub actions: Actions<View<'a, u32>, View<'a, f32>>,
-    /// Legal actions, (T N, A), if there are masks.
-    pub masks: Option<View<'a, u8>>,
-    /// Log-probabilities of the actions under the acting policy.
-    pub log_probs: View<'a, f32>,
-    /// Advantages.
-    pub advantages: View<'a, f32>,
-    /// Values before the update.
-    pub values: View<'a, f32>,
-    /// Targets of the values.
-    pub returns: View<'a, f32>,
-    /// Sums from which the samples' advantages are normalized.
-    ///
-    /// The sum of the advantages, and of the squared distances from their mean.
-    pub moments: Option<[View<'a, f64>; 2]>,
-}
-
-/// Outputs of the networks for a minibatch, and the gradients of a loss.
-#[derive(Debug)]
-pub struct LossHeads<'a> {
-    /// Logits or means, (n, A).
-    pub outputs: View<'a, f32>,
-    /// Values, (n).
-    pub values: View<'a, f32>,
-    /// Gradient of the logits or means, (n, A).
-    pub d_outputs: ViewMut<'a, f32>,
-    /// Gradient of the values, (n).
-    pub d_values: ViewMut<'a, f32>,
-    /// Parts of the loss, (5, n).
-    pub terms: ViewMut<'a, f32>,
-    /// Distribution of the actions.
-    pub distribution: LossDistribution<'a>,
 }
 
 /// Loaded kernels.
@@ -185,10 +84,10 @@ pub struct LearnerKernels {
     begin: Kernel,
     epoch: Kernel,
     /// Kernels of each objective: categorical, Gaussian, several heads.
-    objectives: [[Kernel; 3]; 2],
-    tiles: Kernel,
-    loss: Kernel,
-    log_std: Kernel,
+    pub(super) objectives: [[Kernel; 3]; 2],
+    pub(super) tiles: Kernel,
+    pub(super) loss: Kernel,
+    pub(super) log_std: Kernel,
     pub(super) step: Kernel,
     pub(super) adam: Kernel,
     pub(super) rms_prop: Kernel,
@@ -199,10 +98,6 @@ pub struct LearnerKernels {
     returns: Kernel,
     variance_parts: Kernel,
     explained_variance: Kernel,
-}
-
-pub(super) fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
-    if expected == found { Ok(()) } else { Err(Error::Length { what, expected, found }) }
 }
 
 #[allow(unsafe_code)]
@@ -257,7 +152,9 @@ impl LearnerKernels {
     pub fn samples(
         &self,
         stream: &Stream,
-        (obs, scale, d): (&Obs<View<'_, f32>, View<'_, u8>>, f32, usize),
+        obs: &Obs<View<'_, f32>, View<'_, u8>>,
+        scale: f32,
+        d: usize,
         rows: Option<&View<'_, u32>>,
         x: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
@@ -288,7 +185,8 @@ impl LearnerKernels {
     pub fn one_hot(
         &self,
         stream: &Stream,
-        (obs, inputs): (&View<'_, f32>, &OneHotInputs),
+        obs: &View<'_, f32>,
+        inputs: &OneHotInputs,
         rows: Option<&View<'_, u32>>,
         x: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
@@ -324,7 +222,8 @@ impl LearnerKernels {
     pub fn sum(
         &self,
         stream: &Stream,
-        (x, rows): (&View<'_, f32>, Option<&View<'_, u32>>),
+        x: &View<'_, f32>,
+        rows: Option<&View<'_, u32>>,
         terms: Terms<'_>,
         scratch: &ViewMut<'_, f64>,
         to: &ViewMut<'_, f64>,
@@ -401,138 +300,6 @@ impl LearnerKernels {
         unsafe { self.rows.launch(stream, rows.len() as u64, BLOCK, args.push(&[rows.len() as u32])) }
     }
 
-    /// Computes the parts of a loss, and the gradients of the outputs.
-    ///
-    /// A row past the end counts as the last one.
-    ///
-    /// # Errors
-    /// [`Error::Length`], [`Error::Kind`] or [`Error::Launch`].
-    pub fn objective(
-        &self,
-        stream: &Stream,
-        objective: Objective,
-        columns: &LossColumns<'_>,
-        heads: &LossHeads<'_>,
-        state: &LearnerState,
-    ) -> Result<(), Error> {
-        let (n, len) = (columns.rows.len(), columns.log_probs.len());
-        let a = heads.outputs.len() / n.max(1);
-        length("log_probs", 1, len.min(1))?;
-        length("outputs", n * a, heads.outputs.len())?;
-        length("d_outputs", n * a, heads.d_outputs.len())?;
-        length("values of the minibatch", n, heads.values.len())?;
-        length("d_values", n, heads.d_values.len())?;
-        length("terms", PARTS * n, heads.terms.len())?;
-        length("masks", len * a, columns.masks.map_or(len * a, |masks| masks.len()))?;
-        for (what, column) in [("advantages", &columns.advantages), ("values", &columns.values), ("returns", &columns.returns)] {
-            length(what, len, column.len())?;
-        }
-        let (kind, actions, more) = match (&columns.actions, &heads.distribution) {
-            (Actions::Discrete(actions), LossDistribution::Categorical) => {
-                length("actions", len, actions.len())?;
-                (0, actions.address(), None)
-            }
-            (Actions::Continuous(actions), LossDistribution::Gaussian(Deviations { log_std, terms })) => {
-                length("actions", len * a, actions.len())?;
-                length("log_std", a, log_std.len())?;
-                length("terms of log_std", a * n, terms.len())?;
-                (1, actions.address(), Some([log_std.address(), terms.address()]))
-            }
-            (Actions::Discrete(actions), LossDistribution::Heads(HeadSizes { sizes, outputs })) if columns.masks.is_none() => {
-                length("actions", len, actions.len())?;
-                length("outputs of all heads", a, *outputs)?;
-                (2, actions.address(), Some([sizes.view().address(), sizes.len() as u64]))
-            }
-            _ => return Err(Error::Kind { what: "actions", expected: "those of the policy" }),
-        };
-        let places = [
-            columns.rows.address(),
-            actions,
-            columns.masks.map_or(0, |masks| masks.address()),
-            columns.log_probs.address(),
-            columns.advantages.address(),
-            columns.values.address(),
-            columns.returns.address(),
-            len as u64,
-        ];
-        let moments = columns.moments.map_or([0; 2], |moments| moments.map(|sum| sum.address()));
-        let of_heads = [
-            heads.outputs.address(),
-            heads.values.address(),
-            heads.d_outputs.address(),
-            heads.d_values.address(),
-            heads.terms.address(),
-        ];
-        let args = Args::new().push(places.map(long).as_flattened()).push(moments.map(long).as_flattened());
-        let args = args.push(of_heads.map(long).as_flattened());
-        let args = more.map_or(args.clone(), |more| args.push(more.map(long).as_flattened()));
-        let args = args.push_long(state.settings.address()).push(&[n as u32]).push(&[a as u32]);
-        let kernel = &self.objectives[objective as usize][kind];
-        // SAFETY: the parameters are those of both objectives' kernels of this kind; lengths were checked above.
-        unsafe { kernel.launch(stream, n as u64, BLOCK, args) }
-    }
-
-    /// Adds a minibatch's loss to the sums of the update.
-    ///
-    /// Also decides whether the optimizer steps. `tiles` holds `PARTS` numbers for each tile.
-    ///
-    /// # Errors
-    /// [`Error::Length`] or [`Error::Launch`].
-    pub fn loss(
-        &self,
-        stream: &Stream,
-        slices: &MinibatchSlices,
-        terms: &View<'_, f32>,
-        tiles: &ViewMut<'_, f64>,
-        state: &mut LearnerState,
-    ) -> Result<(), Error> {
-        length("terms", PARTS * slices.n, terms.len())?;
-        length("tiles", PARTS * slices.tiles(), tiles.len())?;
-        self.tiles(stream, slices, terms, PARTS, tiles)?;
-        let args = Args::new().push_long(tiles.address()).push(&slices.minibatch());
-        let args = args.push_long(state.settings.address()).push_long(state.counters.address());
-        // SAFETY: the parameters are those of `learner_loss`; lengths were checked above.
-        unsafe { self.loss.launch(stream, 1, BLOCK, args.push_long(state.totals.address())) }
-    }
-
-    /// Sums the tiles of `parts` numbers per sample.
-    fn tiles(
-        &self,
-        stream: &Stream,
-        slices: &MinibatchSlices,
-        terms: &View<'_, f32>,
-        parts: usize,
-        tiles: &ViewMut<'_, f64>,
-    ) -> Result<(), Error> {
-        let args = Args::new().push_long(terms.address()).push_long(tiles.address());
-        let args = args.push(&slices.minibatch()).push(&[parts as u32]);
-        // SAFETY: the parameters are those of `learner_tiles`; the callers checked the lengths.
-        unsafe { self.tiles.launch(stream, tiles.len() as u64, BLOCK, args) }
-    }
-
-    /// Sums the gradient of the logarithms of standard deviations, (A).
-    ///
-    /// `terms` are (A, n), and `tiles` holds a number for each dimension and tile.
-    ///
-    /// # Errors
-    /// [`Error::Length`] or [`Error::Launch`].
-    pub fn log_std(
-        &self,
-        stream: &Stream,
-        slices: &MinibatchSlices,
-        terms: &View<'_, f32>,
-        tiles: &ViewMut<'_, f64>,
-        gradient: &ViewMut<'_, f32>,
-    ) -> Result<(), Error> {
-        let a = gradient.len();
-        length("terms", a * slices.n, terms.len())?;
-        length("tiles", a * slices.tiles(), tiles.len())?;
-        self.tiles(stream, slices, terms, a, tiles)?;
-        let args = Args::new().push_long(tiles.address()).push(&slices.minibatch());
-        // SAFETY: the parameters are those of `learner_log_std`; lengths were checked above.
-        unsafe { self.log_std.launch(stream, a as u64 * u64::from(BLOCK), BLOCK, args.push_long(gradient.address())) }
-    }
-
     /// Writes the values of the next observations, (T, N).
     ///
     /// A row takes the values of the row after it; the last row takes `last_values`, (N). Steps at `final_at`, which ended an
@@ -543,8 +310,10 @@ impl LearnerKernels {
     pub fn next_values(
         &self,
         stream: &Stream,
-        (values, last_values): (&View<'_, f32>, &View<'_, f32>),
-        (final_values, final_at): (&View<'_, f32>, &View<'_, u32>),
+        values: &View<'_, f32>,
+        last_values: &View<'_, f32>,
+        final_values: &View<'_, f32>,
+        final_at: &View<'_, u32>,
         next_values: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let (len, n_envs) = (next_values.len(), last_values.len());
@@ -552,7 +321,7 @@ impl LearnerKernels {
         let args = Args::new().push_long(values.address()).push_long(last_values.address()).push_long(next_values.address());
         // SAFETY: the parameters are those of `targets_next_values`; lengths were checked above.
         unsafe { self.next_values.launch(stream, len as u64, BLOCK, args.push_long(len as u64).push(&[n_envs as u32]))? };
-        self.replace_values(stream, (final_values, final_at), next_values)
+        self.replace_values(stream, final_values, final_at, next_values)
     }
 
     /// Replaces numbers of a column at some steps, each of which appears once.
@@ -564,7 +333,8 @@ impl LearnerKernels {
     pub fn replace_values(
         &self,
         stream: &Stream,
-        (values, at): (&View<'_, f32>, &View<'_, u32>),
+        values: &View<'_, f32>,
+        at: &View<'_, u32>,
         column: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let n = at.len();
@@ -603,7 +373,8 @@ impl LearnerKernels {
     pub fn continued_values(
         &self,
         stream: &Stream,
-        (values, last_values): (&View<'_, f32>, &View<'_, f32>),
+        values: &View<'_, f32>,
+        last_values: &View<'_, f32>,
         [terminated, truncated]: [&View<'_, u8>; 2],
         next_values: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
@@ -625,7 +396,8 @@ impl LearnerKernels {
     pub fn returns(
         &self,
         stream: &Stream,
-        (advantages, values): (&View<'_, f32>, &View<'_, f32>),
+        advantages: &View<'_, f32>,
+        values: &View<'_, f32>,
         returns: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let len = returns.len();

@@ -1,4 +1,6 @@
-//! Sizes of a dense layer, and its activation.
+//! Sizes of a dense layer, its activation, its parameters.
+
+use crate::View;
 
 /// Function after a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,15 @@ pub struct DenseLayer {
     pub n_out: usize,
     /// Activation after the layer.
     pub activation: Activation,
+}
+
+/// A dense layer and its parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct DenseParams<'a> {
+    /// The layer.
+    pub layer: DenseLayer,
+    /// Weights (K, N), then biases (N).
+    pub params: View<'a, f32>,
 }
 
 impl DenseLayer {

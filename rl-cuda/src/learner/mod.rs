@@ -11,6 +11,7 @@ mod dense;
 mod episodes;
 mod kernels;
 mod layer;
+mod loss;
 mod narrow;
 mod off_policy;
 mod optim;
@@ -20,13 +21,11 @@ mod state;
 
 pub use conv::{ConvLayer, ConvShape};
 pub use episodes::Episodes;
-pub use kernels::{
-    Deviations, EpochOrder, HeadSizes, KL_PART, LearnerKernels, LossColumns, LossDistribution, LossHeads, Objective,
-    OneHotInputs, PARTS, Terms,
-};
-pub use layer::{Activation, DenseLayer};
+pub use kernels::{EpochOrder, LearnerKernels, OneHotInputs, Terms};
+pub use layer::{Activation, DenseLayer, DenseParams};
+pub use loss::{ActionDistribution, HeadSizes, KL_PART, LossColumns, LossHeads, Objective, PARTS};
 pub use narrow::{NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples};
-pub use off_policy::{ActionDistribution, JudgedSamples, OffPolicyKernels};
+pub use off_policy::{JudgedSamples, OffPolicyKernels};
 pub use q_learning::{NextColumns, QLearningKernels, TD_TERMS, TdColumns};
 pub use slices::{MinibatchSlices, TILE};
 pub use state::{LearnerCounters, LearnerState, UpdateSettings, UpdateTotals};

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use super::kernels::{BLOCK, LearnerKernels, length};
+use super::kernels::{BLOCK, LearnerKernels};
 use super::layer::{Activation, DenseLayer};
 use super::slices::MinibatchSlices;
 use crate::driver::args::Args;
+use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
 /// Maximum number of inputs or outputs of a layer.
@@ -104,9 +105,7 @@ impl NarrowNet {
             words
         };
         let words: Vec<u32> = chains.iter().flat_map(words).collect();
-        let mut table = Buffer::zeros(device, words.len())?;
-        device.stream()?.upload(&table.view_mut(), &words)?;
-        Ok(Some(Self { table, chains }))
+        Ok(Some(Self { table: Buffer::of(device, &words)?, chains }))
     }
 
     /// Number of inputs K.
@@ -155,8 +154,6 @@ impl LearnerKernels {
 
     /// Writes partial gradients of all chains.
     ///
-    /// Rows of `partial` are `stride` numbers apart.
-    ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
     pub fn narrow_gradient(
@@ -166,7 +163,6 @@ impl LearnerKernels {
         slices: &MinibatchSlices,
         numbers: NarrowNumbers<'_>,
         partial: &ViewMut<'_, f32>,
-        stride: usize,
     ) -> Result<(), Error> {
         let NarrowNumbers { params, inputs, outputs, deltas, held, first } = numbers;
         within("inputs", (held + slices.n) * net.n_in(), inputs.len())?;
@@ -174,7 +170,7 @@ impl LearnerKernels {
             for (l, of) in chain.iter().enumerate() {
                 let end = of.params + (of.layer.n_in + 1) * of.layer.n_out;
                 within("params", end, params.len())?;
-                within("partial", (slices.rows() - 1) * stride + end, partial.len())?;
+                within("partial", (slices.rows() - 1) * slices.len + end, partial.len())?;
                 if l + 1 == chain.len() {
                     within("deltas", of.deltas + (first + slices.n) * of.layer.n_out, deltas.len())?;
                 } else {
@@ -184,7 +180,7 @@ impl LearnerKernels {
         }
         let args = Args::new().push_long(net.table.view().address()).push_long(params.address());
         let args = args.push_long(inputs.address()).push_long(outputs.address()).push_long(deltas.address());
-        let args = args.push_long(partial.address()).push(&slices.words(stride));
+        let args = args.push_long(partial.address()).push(&slices.words());
         let args = args.push(&[held as u32]).push(&[first as u32]).push(&[net.chains.len() as u32]);
         let blocks = (slices.rows() * net.chains.len()) as u64;
         // SAFETY: the parameters are those of `narrow_gradient`; lengths were checked above, sizes when the table was made.

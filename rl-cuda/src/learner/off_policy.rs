@@ -2,24 +2,13 @@
 
 use rl_envs::Actions;
 
-use super::kernels::{BLOCK, HeadSizes, length};
+use super::kernels::BLOCK;
+use super::loss::{ActionDistribution, HeadSizes};
 use crate::driver::args::{Args, long};
 use crate::driver::kernel::Kernel;
+use crate::error::length;
 use crate::targets::Steps;
 use crate::{Device, Error, Stream, View, ViewMut};
-
-/// Distribution of actions whose parameters are a network's outputs.
-#[derive(Clone, Copy, Debug)]
-pub enum ActionDistribution<'a> {
-    /// Categorical; the outputs are logits.
-    Categorical,
-    /// Categorical in each of several heads; the outputs are logits, head after head.
-    Heads(&'a HeadSizes),
-    /// Gaussian; the outputs are means.
-    ///
-    /// Holds the logarithms of the standard deviations, (A).
-    Gaussian(View<'a, f32>),
-}
 
 /// Samples of a rollout, and a network's outputs for them.
 #[derive(Clone, Copy, Debug)]
@@ -104,22 +93,11 @@ impl OffPolicyKernels {
         }
         length("columns", 1, len.min(1))?;
         length("masks", len * a, samples.masks.map_or(len * a, |masks| masks.len()))?;
-        let (kind, actions, more, count) = match (&samples.actions, samples.distribution) {
-            (Actions::Discrete(actions), ActionDistribution::Categorical) => {
-                length("actions", len, actions.len())?;
-                (0, actions.address(), samples.masks.map_or(0, |masks| masks.address()), None)
-            }
-            (Actions::Continuous(actions), ActionDistribution::Gaussian(log_std)) => {
-                length("actions", len * a, actions.len())?;
-                length("log_std", a, log_std.len())?;
-                (1, actions.address(), log_std.address(), None)
-            }
-            (Actions::Discrete(actions), ActionDistribution::Heads(HeadSizes { sizes, outputs })) if samples.masks.is_none() => {
-                length("actions", len, actions.len())?;
-                length("outputs of all heads", a, *outputs)?;
-                (2, actions.address(), sizes.view().address(), Some(sizes.len() as u32))
-            }
-            _ => return Err(Error::Kind { what: "actions", expected: "those of the policy" }),
+        let (kind, actions) = samples.distribution.check(&samples.actions, samples.masks.is_some(), len, a)?;
+        let (more, count) = match samples.distribution {
+            ActionDistribution::Categorical => (samples.masks.map_or(0, |masks| masks.address()), None),
+            ActionDistribution::Gaussian(log_std) => (log_std.address(), None),
+            ActionDistribution::Heads(HeadSizes { sizes, .. }) => (sizes.view().address(), Some(sizes.len() as u32)),
         };
         let judged = [samples.outputs.address(), samples.rows.map_or(0, |rows| rows.address()), len as u64];
         let judgement = [start.map_or(0, View::address), to.address()];
@@ -137,24 +115,20 @@ impl OffPolicyKernels {
     /// `vtrace` of rl-buffer bit for bit.
     ///
     /// # Errors
-    /// [`Error::Length`] if the lengths differ or are not a multiple of `n_envs`, or [`Error::Launch`].
+    /// [`Error::Length`] if the lengths differ or are not a multiple of N, or [`Error::Launch`].
     pub fn vtrace(
         &self,
         stream: &Stream,
-        (steps, n_envs): (&Steps<View<'_, f32>, View<'_, u8>>, usize),
+        steps: &Steps<View<'_, f32>, View<'_, u8>>,
         log_probs: [&View<'_, f32>; 2],
-        (gamma, lambda): (f32, f32),
+        gamma: f32,
+        lambda: f32,
         [advantages, returns, weights]: [&ViewMut<'_, f32>; 3],
     ) -> Result<(), Error> {
-        let len = advantages.len();
+        let (len, n_envs) = (advantages.len(), steps.n_envs);
         let n_steps = len / n_envs.max(1);
         length("advantages", n_steps * n_envs, len)?;
         for (what, found) in [
-            ("rewards", steps.rewards.len()),
-            ("terminated", steps.terminated.len()),
-            ("truncated", steps.truncated.len()),
-            ("next_values", steps.next_values.len()),
-            ("values", steps.values.len()),
             ("log_probs", log_probs[0].len()),
             ("old log_probs", log_probs[1].len()),
             ("returns", returns.len()),
@@ -162,15 +136,9 @@ impl OffPolicyKernels {
         ] {
             length(what, len, found)?;
         }
-        let columns = [
-            steps.rewards.address(),
-            steps.terminated.address(),
-            steps.truncated.address(),
-            steps.next_values.address(),
-            steps.values.address(),
-            log_probs[0].address(),
-            log_probs[1].address(),
-        ];
+        let ([rewards, terminated, truncated, next_values, values], [new, old]) =
+            (steps.addresses(len)?, log_probs.map(|log_probs| log_probs.address()));
+        let columns = [rewards, terminated, truncated, next_values, values, new, old];
         let args = Args::new().push(columns.map(long).as_flattened()).push_long(advantages.address());
         let args = args.push_long(returns.address()).push_long(weights.address());
         let args = args.push(&[n_steps as u32]).push(&[n_envs as u32]).push(&[gamma.to_bits()]).push(&[lambda.to_bits()]);
@@ -189,7 +157,8 @@ impl OffPolicyKernels {
         &self,
         stream: &Stream,
         rows: &View<'_, u32>,
-        (advantages, moments): (&View<'_, f32>, Option<[View<'_, f64>; 2]>),
+        advantages: &View<'_, f32>,
+        moments: Option<[View<'_, f64>; 2]>,
         weights: &View<'_, f32>,
         weighted: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {

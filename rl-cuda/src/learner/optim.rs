@@ -1,8 +1,9 @@
 //! Steps of an optimizer.
 
-use super::kernels::{BLOCK, LearnerKernels, length};
+use super::kernels::{BLOCK, LearnerKernels};
 use super::state::LearnerState;
 use crate::driver::args::Args;
+use crate::error::length;
 use crate::{Error, Stream, View, ViewMut};
 
 #[allow(unsafe_code)]

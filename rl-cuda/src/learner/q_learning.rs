@@ -1,10 +1,11 @@
 //! Targets and loss of Q-learning.
 
-use super::kernels::{BLOCK, length};
+use super::kernels::BLOCK;
 use super::slices::MinibatchSlices;
 use super::state::LearnerState;
 use crate::driver::args::Args;
 use crate::driver::kernel::Kernel;
+use crate::error::length;
 use crate::{Device, Error, Stream, View, ViewMut};
 
 /// Number of terms of a transition's loss: the weighted loss, and Q.

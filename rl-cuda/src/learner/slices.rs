@@ -14,6 +14,8 @@ const MAX_SLICES: usize = 16;
 pub struct MinibatchSlices {
     pub(super) n: usize,
     pub(super) count: usize,
+    /// Numbers of a row of partial gradients.
+    pub(super) len: usize,
     /// Rows of partial gradients of a slice.
     groups: usize,
     tiles_of_group: usize,
@@ -22,8 +24,8 @@ pub struct MinibatchSlices {
 impl MinibatchSlices {
     /// Cuts `n` samples into `count` slices.
     ///
-    /// Slice i holds samples `i n / count` to `(i + 1) n / count`. Each tile has a partial gradient of its own if all of them
-    /// together have at most `max_numbers` numbers, `len` each; otherwise each slice has one.
+    /// Slice i holds samples `i n / count` to `(i + 1) n / count`. A partial gradient has `len` numbers. Each tile has its
+    /// own if all of them together have at most `max_numbers` numbers; otherwise each slice has one.
     ///
     /// # Panics
     /// If `count` is not a power of two up to 16.
@@ -33,7 +35,7 @@ impl MinibatchSlices {
         let tiles = n.div_ceil(count).div_ceil(TILE).max(1);
         let each = count.saturating_mul(tiles).saturating_mul(len) <= max_numbers;
         let (groups, tiles_of_group) = if each { (tiles, 1) } else { (1, tiles) };
-        Self { n, count, groups, tiles_of_group }
+        Self { n, count, len, groups, tiles_of_group }
     }
 
     /// Returns the number of partial gradients.
@@ -89,9 +91,9 @@ impl MinibatchSlices {
         [self.n as u32, self.count as u32, (self.tiles() / self.count) as u32]
     }
 
-    /// Returns the kernels' `Slices`, with partial gradients `stride` numbers apart.
-    pub(super) fn words(&self, stride: usize) -> [u32; 6] {
-        let [low, high] = long(stride as u64);
+    /// Returns the kernels' `Slices`.
+    pub(super) fn words(&self) -> [u32; 6] {
+        let [low, high] = long(self.len as u64);
         [low, high, self.n as u32, self.count as u32, self.groups as u32, self.tiles_of_group as u32]
     }
 }

@@ -57,11 +57,10 @@ impl KernelBench<'_, TargetKernels> {
         let clock = self.upload(&clock);
         let [mut actions, mut clipped] = [(); 2].map(|()| self.zeros(means.len()));
         let mut log_probs = self.zeros(means.len().checked_div(log_std.len()).unwrap_or(3));
-        let gaussian = (&means.view(), &log_std.view(), &bounds.view());
-        let to = ([&actions.view_mut(), &clipped.view_mut()], &log_probs.view_mut());
-        self.kernels
-            .sample_gaussian(&self.stream, gaussian, PolicyStreams { clock: clock.view(), t, first_env: 0 }, to.0, to.1)
-            .unwrap();
+        let [means, log_std, bounds] = [means, log_std, bounds].map(|numbers| numbers.view());
+        let streams = PolicyStreams { clock: clock.view(), t, first_env: 0 };
+        let to = [&actions.view_mut(), &clipped.view_mut(), &log_probs.view_mut()];
+        self.kernels.sample_gaussian(&self.stream, &means, &log_std, &bounds, streams, to).unwrap();
         [&actions, &clipped, &log_probs].into_iter().for_each(|floats| self.digest.floats(&self.stream, floats));
     }
 
@@ -245,6 +244,7 @@ fn advantages_and_batches_agree_on_any_numbers() {
             let flags: &[u8] = if round % 2 == 0 { &[0, 0, 0, 1] } else { &[0, 1, 2, 128] };
             let [terminated, truncated] = [(); 2].map(|()| bench.bytes(t * n, flags));
             let steps = Steps {
+                n_envs: n,
                 rewards: rewards.view(),
                 terminated: terminated.view(),
                 truncated: truncated.view(),
@@ -253,7 +253,7 @@ fn advantages_and_batches_agree_on_any_numbers() {
             };
             let mut advantages = bench.floats(t * n, &[], false);
             let (gamma, lambda) = (bench.corners.pick(&[0.99, 1.0, 0.5]), bench.corners.pick(&[0.95, 1.0, 0.0]));
-            bench.kernels.gae(&bench.stream, &steps, n, gamma, lambda, &advantages.view_mut()).unwrap();
+            bench.kernels.gae(&bench.stream, &steps, gamma, lambda, &advantages.view_mut()).unwrap();
             bench.digest.floats(&bench.stream, &advantages);
 
             let row = Row {
@@ -271,7 +271,7 @@ fn advantages_and_batches_agree_on_any_numbers() {
                 .collect();
             let indices = bench.upload(&indices);
             let mut to = WordBuffers::zeros(bench.device, row, n).unwrap();
-            bench.kernels.gather_words(&bench.stream, (&words.view(), row), &indices.view(), &to.columns()).unwrap();
+            bench.kernels.gather_words(&bench.stream, &words.view(), row, &indices.view(), &to.columns()).unwrap();
             to.words.iter().for_each(|words| bench.digest.add(&bench.stream, words, |word| word));
             bench.digest.add(&bench.stream, &to.next_masks, |byte| byte);
             let len = bench.corners.pick(&[1, 2, 7, 33]);
@@ -279,8 +279,8 @@ fn advantages_and_batches_agree_on_any_numbers() {
             let stride = first + len + rest;
             let rows = bench.bytes(n_rows * stride, &[0, 1, 7, 31, 200, 255]);
             let mut to = bench.zeros::<u8>(n * len);
-            let part = (&rows.view(), stride, first..first + len);
-            bench.kernels.gather_bytes(&bench.stream, part, &indices.view(), &to.view_mut()).unwrap();
+            let part = first..first + len;
+            bench.kernels.gather_bytes(&bench.stream, &rows.view(), stride, part, &indices.view(), &to.view_mut()).unwrap();
             bench.digest.add(&bench.stream, &to, |byte| byte);
         }
         bench.digest

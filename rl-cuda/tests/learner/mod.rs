@@ -3,10 +3,10 @@
 use std::hash::Hash;
 
 use rl_cuda::learner::{
-    ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, Deviations, EpochOrder, HeadSizes, JudgedSamples,
-    LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossDistribution, LossHeads, MinibatchSlices, NarrowLayer,
-    NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS,
-    TdColumns, Terms, UpdateSettings,
+    ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, DenseParams, EpochOrder, HeadSizes, JudgedSamples,
+    LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, NarrowLayer, NarrowNet,
+    NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
+    UpdateSettings,
 };
 use rl_cuda::targets::Steps;
 use rl_cuda::{Buffer, Device};
@@ -28,12 +28,13 @@ pub(crate) fn dense(device: &Device, bits: &mut Bits<'_>) {
         let mut dx = floats(m * n_in);
         for activation in activations {
             let layer = DenseLayer { n_in, n_out, activation };
-            kernels.forward(&stream, layer, &params.view(), &x.view(), &y.view_mut()).unwrap();
+            let layer = DenseParams { layer, params: params.view() };
+            kernels.forward(&stream, layer, &x.view(), &y.view_mut()).unwrap();
             for add in [true, false] {
                 let derive = (activation != Activation::None).then_some(activation);
                 let x = x.view();
                 let derive = derive.map(|derive| (derive, &x));
-                kernels.input_gradient(&stream, (layer, &params.view()), &dz.view(), derive, add, &dx.view_mut()).unwrap();
+                kernels.input_gradient(&stream, layer, &dz.view(), derive, add, &dx.view_mut()).unwrap();
                 stream.synchronize().unwrap();
                 bits.floats(&dx.view());
             }
@@ -45,7 +46,7 @@ pub(crate) fn dense(device: &Device, bits: &mut Bits<'_>) {
             let mut partial = Buffer::zeros(device, slices.rows() * params.len()).unwrap();
             let mut gradient = Buffer::zeros(device, params.len()).unwrap();
             let (x, dz) = (x.view(), dz.view());
-            kernels.gradient(&stream, (layer, &slices), &x, &dz, (&partial.view_mut(), params.len())).unwrap();
+            kernels.gradient(&stream, layer, &slices, &x, &dz, &partial.view_mut()).unwrap();
             kernels.sum_gradients(&stream, &slices, &partial.view(), &gradient.view_mut()).unwrap();
             stream.synchronize().unwrap();
             bits.floats(&gradient.view());
@@ -96,7 +97,7 @@ pub(crate) fn narrow(device: &Device, bits: &mut Bits<'_>) {
             let mut partial = Buffer::zeros(device, slices.rows() * n_params).unwrap();
             let [params, inputs, outputs, deltas] = [params.view(), inputs.view(), outputs.view(), deltas.view()];
             let numbers = NarrowNumbers { params, inputs, outputs, deltas, held: 0, first: 2 };
-            kernels.narrow_gradient(&stream, &net, &slices, numbers, &partial.view_mut(), n_params).unwrap();
+            kernels.narrow_gradient(&stream, &net, &slices, numbers, &partial.view_mut()).unwrap();
             stream.synchronize().unwrap();
             bits.floats(&partial.view());
         }
@@ -153,12 +154,12 @@ pub(crate) fn conv(device: &Device, bits: &mut Bits<'_>) {
                 let mut partial = Buffer::zeros(device, slices.rows() * params.len()).unwrap();
                 let mut gradient = Buffer::zeros(device, params.len()).unwrap();
                 let (x, dz) = (x.view(), dz.view());
-                layer.gradient(&stream, &slices, &x, &dz, (&partial.view_mut(), params.len())).unwrap();
+                layer.gradient(&stream, &slices, &x, &dz, &partial.view_mut()).unwrap();
                 kernels.sum_gradients(&stream, &slices, &partial.view(), &gradient.view_mut()).unwrap();
                 stream.synchronize().unwrap();
                 bits.floats(&gradient.view());
                 if !planes {
-                    layer.input_gradient(&stream, &params.view(), &dz, (activation, &x), &dx.view_mut()).unwrap();
+                    layer.input_gradient(&stream, &params.view(), &dz, activation, &x, &dx.view_mut()).unwrap();
                     stream.synchronize().unwrap();
                     bits.floats(&dx.view());
                 }
@@ -176,7 +177,7 @@ pub(crate) fn samples(device: &Device, bits: &mut Bits<'_>) {
     let mut x = Buffer::zeros(device, n * d).unwrap();
     for obs in [Obs::F32(floats.view()), Obs::U8(bytes.view())] {
         for rows in [None, Some(&rows.view())] {
-            kernels.samples(&stream, (&obs, 1.0 / 255.0, d), rows, &x.view_mut()).unwrap();
+            kernels.samples(&stream, &obs, 1.0 / 255.0, d, rows, &x.view_mut()).unwrap();
             stream.synchronize().unwrap();
             bits.floats(&x.view());
         }
@@ -191,10 +192,10 @@ pub(crate) fn sums(device: &Device, bits: &mut Bits<'_>) {
         let mut scratch = Buffer::zeros(device, LearnerKernels::sum_scratch(n)).unwrap();
         let (mut sum, mut to) = (Buffer::<f64>::zeros(device, 1).unwrap(), Buffer::<f64>::zeros(device, 1).unwrap());
         for rows in [None, Some(&rows.view())] {
-            let x = (&x.view(), rows);
-            kernels.sum(&stream, x, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
+            let x = &x.view();
+            kernels.sum(&stream, x, rows, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
             for terms in [Terms::Squares, Terms::SquaredDistances(sum.view())] {
-                kernels.sum(&stream, x, terms, &scratch.view_mut(), &to.view_mut()).unwrap();
+                kernels.sum(&stream, x, rows, terms, &scratch.view_mut(), &to.view_mut()).unwrap();
                 stream.synchronize().unwrap();
                 bits.add(&to.view(), f64::to_bits);
             }
@@ -228,9 +229,10 @@ pub(crate) fn targets(device: &Device, bits: &mut Bits<'_>) {
         let at = upload(device, &[0, (t * n) as u32 - 1, (t * n) as u32]); // one past the end
         let (mut next_values, mut returns) = (Buffer::zeros(device, t * n).unwrap(), Buffer::zeros(device, t * n).unwrap());
         let mut state = LearnerState::new(device).unwrap();
-        let (values, ends) = (values.view(), (&final_values.view(), &at.view()));
-        kernels.next_values(&stream, (&values, &last_values.view()), ends, &next_values.view_mut()).unwrap();
-        kernels.returns(&stream, (&advantages.view(), &values), &returns.view_mut()).unwrap();
+        let (values, last_values) = (values.view(), last_values.view());
+        let to = next_values.view_mut();
+        kernels.next_values(&stream, &values, &last_values, &final_values.view(), &at.view(), &to).unwrap();
+        kernels.returns(&stream, &advantages.view(), &values, &returns.view_mut()).unwrap();
         let mut scratch = Buffer::zeros(device, LearnerKernels::variance_scratch(t * n)).unwrap();
         kernels.explained_variance(&stream, [&returns.view(), &values], &scratch.view_mut(), &mut state).unwrap();
         let totals = state.totals(&stream).unwrap();
@@ -243,7 +245,7 @@ pub(crate) fn targets(device: &Device, bits: &mut Bits<'_>) {
         kernels.ended_values(&stream, &values, flags, &next_values.view_mut()).unwrap();
         stream.synchronize().unwrap();
         bits.floats(&next_values.view());
-        kernels.continued_values(&stream, (&values, &last_values.view()), flags, &next_values.view_mut()).unwrap();
+        kernels.continued_values(&stream, &values, &last_values, flags, &next_values.view_mut()).unwrap();
         stream.synchronize().unwrap();
         bits.floats(&next_values.view());
         bits.floats(&returns.view());
@@ -318,6 +320,7 @@ pub(crate) fn off_policy(device: &Device, bits: &mut Bits<'_>) {
             [&log_probs, &terms].into_iter().for_each(|column| bits.floats(&column.view()));
         }
         let steps = Steps {
+            n_envs,
             rewards: rewards.view(),
             terminated: terminated.view(),
             truncated: truncated.view(),
@@ -325,11 +328,10 @@ pub(crate) fn off_policy(device: &Device, bits: &mut Bits<'_>) {
             values: values.view(),
         };
         let to = [&advantages.view_mut(), &returns.view_mut(), &weights.view_mut()];
-        kernels.vtrace(&stream, (&steps, n_envs), [&log_probs.view(), &start.view()], (0.99, 0.9), to).unwrap();
+        kernels.vtrace(&stream, &steps, [&log_probs.view(), &start.view()], 0.99, 0.9, to).unwrap();
         let (sum, squares) = (upload(device, &[3.5]), upload(device, &[7.25]));
         for moments in [None, Some([sum.view(), squares.view()])] {
-            let of_all = (&advantages.view(), moments);
-            kernels.weigh(&stream, &order.view(), of_all, &weights.view(), &weighted.view_mut()).unwrap();
+            kernels.weigh(&stream, &order.view(), &advantages.view(), moments, &weights.view(), &weighted.view_mut()).unwrap();
             stream.synchronize().unwrap();
             [&advantages, &returns, &weights, &weighted].into_iter().for_each(|column| bits.floats(&column.view()));
         }
@@ -395,10 +397,10 @@ pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
         kernels.begin(&stream, &mut state).unwrap();
         kernels.epoch(&stream, &mut state).unwrap();
         for _ in 0..5 {
-            let of_rows = (&advantages.view(), Some(&rows.view()));
-            kernels.sum(&stream, of_rows, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
+            let (of_rows, x) = (Some(&rows.view()), &advantages.view());
+            kernels.sum(&stream, x, of_rows, Terms::Numbers, &scratch.view_mut(), &sum.view_mut()).unwrap();
             let distances = Terms::SquaredDistances(sum.view());
-            kernels.sum(&stream, of_rows, distances, &scratch.view_mut(), &squares.view_mut()).unwrap();
+            kernels.sum(&stream, x, of_rows, distances, &scratch.view_mut(), &squares.view_mut()).unwrap();
             let columns = LossColumns {
                 rows: rows.view(),
                 actions: if continuous { Actions::Continuous(vectors.view()) } else { Actions::Discrete(actions.view()) },
@@ -420,15 +422,16 @@ pub(crate) fn update(device: &Device, bits: &mut Bits<'_>) {
                 d_outputs: d_outputs.view_mut(),
                 d_values: d_values.view_mut(),
                 terms: terms.view_mut(),
+                std_terms: of_std.view_mut(),
                 distribution: match kind {
-                    "continuous" => LossDistribution::Gaussian(Deviations { log_std: log_std.view(), terms: of_std.view_mut() }),
-                    "discrete" => LossDistribution::Categorical,
-                    _ => LossDistribution::Heads(&two_heads),
+                    "continuous" => ActionDistribution::Gaussian(log_std.view()),
+                    "discrete" => ActionDistribution::Categorical,
+                    _ => ActionDistribution::Heads(&two_heads),
                 },
             };
             kernels.objective(&stream, objective, &columns, &heads, &state).unwrap();
             kernels.loss(&stream, &slices, &terms.view(), &tiles.view_mut(), &mut state).unwrap();
-            kernels.sum(&stream, (&gradient.view(), None), Terms::Squares, &scratch.view_mut(), &norm.view_mut()).unwrap();
+            kernels.sum(&stream, &gradient.view(), None, Terms::Squares, &scratch.view_mut(), &norm.view_mut()).unwrap();
             kernels.step(&stream, &norm.view(), &mut state).unwrap();
             if objective == surrogate {
                 let moments = [&m.view_mut(), &v.view_mut()];

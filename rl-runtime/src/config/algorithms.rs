@@ -247,7 +247,7 @@ impl Algorithm for DqnConfig {
         let Spaces { obs, actions } = &build.spaces;
         let network = q_network(self, build)?;
         let n_envs = build.n_envs * build.n_collectors;
-        let dqn = Dqn::new_in(network, self.clone(), (obs, actions), n_envs, build.seed, &build.replay)?;
+        let dqn = Dqn::new_in(network, self.clone(), obs, actions, n_envs, build.seed, &build.replay)?;
         let dqn = if let Some(device) = &build.device { dqn.on_device(device)? } else { dqn };
         Ok((Box::new(dqn), None))
     }

@@ -5,7 +5,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use rl_envs::{Env, Purpose, Rng, SyncVecEnv, codec, rng, snake};
+use rl_envs::{Actions, Env, Obs, Purpose, Rng, Steps, SyncVecEnv, VecEnv, codec, rng, snake};
 
 use super::*;
 use crate::corners::{Corners, Digest, agree, carrying, rounds};

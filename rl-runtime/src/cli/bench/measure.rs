@@ -256,7 +256,7 @@ pub(super) fn replay(capacity: usize, dir: &str, batch: usize, prioritized: bool
     let memory = mapped::memory(dir);
     let mut drawn = Batch::new(&shape, batch).map_err(config)?;
     let mut buffer = if prioritized {
-        Replay::Prioritized(PrioritizedReplayBuffer::new_in(shape, capacity, (0.6, 1e-6), &memory).map_err(config)?)
+        Replay::Prioritized(PrioritizedReplayBuffer::new_in(shape, capacity, 0.6, 1e-6, &memory).map_err(config)?)
     } else {
         Replay::Uniform(ReplayBuffer::new_in(shape, capacity, &memory).map_err(config)?)
     };
