@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1};
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rl_envs::wrappers::Wrappers;
@@ -131,12 +131,19 @@ impl Envs {
             return Err(bad(format!("pixels is {pixels}, but {name} does not draw itself")));
         }
         let entry = entry.wrapped(Wrappers { frame_stack, time_limit, action_repeat, pixels, reward_clip });
+        let rl_envs::Spaces { obs, actions } = entry.spaces();
+        let columns =
+            2 * obs.len() * obs.dtype().size() + 4 * actions.len() + 2 * actions.n_discrete().map_or(0, |n| n as usize) + 6;
+        let (needed, available) = (n_envs as u128 * (entry.bytes_per_env() + columns) as u128, rl_buffer::memory::available());
+        if available.is_some_and(|available| needed > u128::from(available)) {
+            let of = available.unwrap_or_default();
+            return Err(PyMemoryError::new_err(format!("{n_envs} environments take {needed} bytes, {of} are available")));
+        }
         let envs = py.detach(|| match threads {
             1 => entry.slice(0..n_envs),
             _ => entry.pooled(n_envs, &Pool::new(threads)?),
         });
         let envs = envs.map_err(raised)?;
-        let (obs, actions) = (envs.observation_space().clone(), envs.action_space().clone());
         let lens: StepLens = StepLens::batch(n_envs, &obs, &actions);
         let columns = lens.map(
             |len| PyArray1::zeros(py, len, false).unbind(),

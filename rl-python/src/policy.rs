@@ -1,13 +1,15 @@
 //! Trained policies.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
-use numpy::{IntoPyArray as _, PyReadonlyArray1};
+use numpy::{IntoPyArray as _, PyArray1, PyArrayMethods as _, PyReadonlyArray1, PyReadonlyArrayDyn, PyUntypedArrayMethods as _};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use rl_agents::params::TensorInfo;
 use rl_agents::{Acted, Acting, Choice, Scratch};
 use rl_envs::{ActionSpace, Actions, Obs, Spaces};
 use rl_runtime::checkpoint::SavedPolicy;
@@ -17,12 +19,19 @@ use crate::error::{bad, raised};
 use crate::replay::Observed;
 use crate::train::open_saved;
 
+/// A policy, with memory to act in.
+struct Acts {
+    saved: SavedPolicy,
+    scratch: Scratch,
+}
+
 /// The policy of a checkpoint.
 #[pyclass(frozen, module = "samebits._samebits")]
 pub(crate) struct Policy {
-    saved: SavedPolicy,
+    path: PathBuf,
     spaces: Spaces,
-    scratch: Mutex<Scratch>,
+    state_len: usize,
+    acts: Mutex<Acts>,
     /// Calls that have sampled.
     sampled: AtomicU64,
 }
@@ -36,26 +45,58 @@ impl Policy {
             let entry = open_saved(&path, best, trust, python)?;
             let saved = rl_runtime::checkpoint::policy(&path, best, &entry).map_err(raised)?;
             entry.batches().into_iter().for_each(|batches| batches.close());
-            let spaces = saved.entry.spaces();
-            Ok(Self { saved, spaces, scratch: Mutex::default(), sampled: AtomicU64::new(0) })
+            let (path, spaces, state_len) = (saved.path.clone(), saved.entry.spaces(), saved.policy.state_len());
+            let acts = Mutex::new(Acts { saved, scratch: Scratch::default() });
+            Ok(Self { path, spaces, state_len, acts, sampled: AtomicU64::new(0) })
         })
     }
 
     /// Path of the checkpoint.
     #[getter]
     fn path(&self) -> PathBuf {
-        self.saved.path.clone()
+        self.path.clone()
     }
 
     /// Number of elements of the policy's state.
     #[getter]
     fn state_len(&self) -> usize {
-        self.saved.policy.state_len()
+        self.state_len
     }
 
     /// Describes the spaces of observations and actions.
     fn spaces<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyDict>)> {
         Ok((describe_obs(py, &self.spaces.obs)?, describe_actions(py, &self.spaces.actions)?))
+    }
+
+    /// Returns the parameters by name.
+    fn parameters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let acts = self.lock()?;
+        let (layout, weights, named) = (acts.saved.layout().map_err(raised)?, acts.saved.policy.weights(), PyDict::new(py));
+        for TensorInfo { name, shape, range } in layout.tensors() {
+            named.set_item(name, PyArray1::from_slice(py, &weights.params[range.clone()]).reshape(shape.clone())?)?;
+        }
+        Ok(named)
+    }
+
+    /// Replaces all parameters.
+    fn set_parameters(&self, mut named: HashMap<String, PyReadonlyArrayDyn<'_, f32>>) -> PyResult<()> {
+        let mut acts = self.lock()?;
+        let layout = acts.saved.layout().map_err(raised)?;
+        let mut params = vec![0.0; layout.len()];
+        for TensorInfo { name, shape, range } in layout.tensors() {
+            let given = named.remove(name).ok_or_else(|| bad(format!("{name} is missing")))?;
+            if given.shape() != shape {
+                return Err(bad(format!("{name} has shape {:?} instead of {shape:?}", given.shape())));
+            }
+            params[range.clone()].iter_mut().zip(given.as_array()).for_each(|(param, given)| *param = *given);
+        }
+        if let Some(name) = named.keys().next() {
+            return Err(bad(format!("{name} is no parameter of this policy")));
+        }
+        acts.saved.set_params(params).map_err(|error| bad(error.to_string()))?;
+        // It may hold what was computed from the old ones.
+        acts.scratch = Scratch::default();
+        Ok(())
     }
 
     /// Acts on N flat observations; returns actions and states, flat.
@@ -87,7 +128,7 @@ impl Policy {
         if !masks.is_empty() && masks.len() != n_masks {
             return Err(bad(format!("there are {} elements of masks instead of {n_masks}", masks.len())));
         }
-        if states.len() != n * self.saved.policy.state_len() {
+        if states.len() != n * self.state_len {
             return Err(bad("the states are not those of the observations"));
         }
         let choice = seed.map_or(Choice::Greedy, |seed| Choice::Sample {
@@ -103,12 +144,13 @@ impl Policy {
         let all = if masks.is_empty() { vec![1; n_masks] } else { Vec::new() };
         let masks = if masks.is_empty() { &all } else { masks };
         py.detach(|| {
-            let mut scratch = self.scratch.lock().map_err(|_| PyRuntimeError::new_err("this policy has failed"))?;
+            let mut acts = self.lock()?;
+            let Acts { saved, scratch } = &mut *acts;
             let (mut log_probs, mut values) = (vec![0.0; n], vec![0.0; n]);
             let acted =
                 Acted { actions: actions.as_mut_slice(), log_probs: &mut log_probs, values: &mut values, states: &mut states };
             let acting = Acting { obs, masks, choice };
-            self.saved.policy.act(acting, acted, &mut scratch).map_err(raised)
+            saved.policy.act(acting, acted, scratch).map_err(raised)
         })?;
         let actions = match actions {
             Actions::Discrete(actions) => self.heads(&actions).into_pyarray(py).into_any(),
@@ -125,6 +167,10 @@ impl Policy {
 }
 
 impl Policy {
+    fn lock(&self) -> PyResult<MutexGuard<'_, Acts>> {
+        self.acts.lock().map_err(|_| PyRuntimeError::new_err("this policy has failed; open it again"))
+    }
+
     /// Takes the choices of the heads out of one number, if there are several.
     fn heads(&self, actions: &[u32]) -> Vec<i64> {
         let ActionSpace::MultiDiscrete { sizes } = &self.spaces.actions else {

@@ -56,6 +56,17 @@ def test_a_policy_plays_as_in_an_evaluation(run):
     sampled = {tuple(policy.predict(obs, deterministic=False)[0]) for _ in range(20)}
     assert len(sampled) > 1
     assert set(policy.parameters()) and all(np.isfinite(p).all() for p in policy.parameters().values())
+    parameters = policy.parameters()
+    policy.set_parameters({name: np.zeros_like(array) for name, array in parameters.items()})
+    assert all((array == 0).all() for array in policy.parameters().values()) and (policy.predict(obs)[0] == 0).all()
+    policy.set_parameters(parameters)
+    assert (policy.predict(obs)[0] == actions).all()
+    name = next(iter(parameters))
+    for change in ({name: np.zeros(3)}, {name: parameters[name] * np.nan}, {"other": np.zeros(3)}):
+        with pytest.raises(ValueError):
+            policy.set_parameters({**parameters, **change})
+    with pytest.raises(ValueError, match="missing"):
+        policy.set_parameters({})
     for wrong, kind in [(obs[:, :3], ValueError), ("text", ValueError), (obs.astype(complex), TypeError)]:
         with pytest.raises(kind):
             policy.predict(wrong)

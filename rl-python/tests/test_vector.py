@@ -1,8 +1,10 @@
 """Environments: Gymnasium's interface, numbers, errors."""
 
 import gc
+import json
 import multiprocessing
 import os
+import subprocess
 import sys
 import threading
 import warnings
@@ -130,6 +132,24 @@ def test_cartpole_steps_as_gymnasium_s():
                 theirs.state = obs[0].astype(np.float64)
 
 
+def test_steps_are_those_of_the_program_s_trace(tmp_path):
+    with samebits.make_vec("cartpole", 1) as envs:
+        obs, _ = envs.reset(seed=11)
+        state = dict(zip(("x", "x_dot", "theta", "theta_dot"), (float(x) for x in obs[0])), elapsed=0)
+        actions = [int(a) for a in np.random.default_rng(3).integers(2, size=100)]
+        (tmp_path / "init.json").write_text(json.dumps(state))
+        (tmp_path / "actions.json").write_text(json.dumps(actions))
+        program = [sys.executable, "-m", "samebits", "trace", "cartpole", "--init", "init.json", "--actions", "actions.json"]
+        told = subprocess.run(program, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+        steps = [json.loads(line) for line in told.splitlines()]
+        for step, action in zip(steps, actions):
+            obs, rewards, terminated, truncated, info = envs.step([action])
+            after = info["final_obs"] if "final_obs" in info else obs
+            assert (after[0] == np.array(step["obs"], np.float32)).all() and rewards[0] == np.float32(step["reward"])
+            assert (bool(terminated[0]), bool(truncated[0])) == (step["terminated"], step["truncated"])
+        assert "final_obs" in info and len(steps) < 100
+
+
 def test_a_seed_decides_and_no_seed_goes_on():
     envs, again = (samebits.make_vec("cartpole", 4, seed=9) for _ in range(2))
     first = [envs.reset()[0] for _ in range(3)]
@@ -190,6 +210,7 @@ def test_wrappers_and_pictures():
         (("cartpol",), ValueError, "cartpol"),
         (("cartpole", 0), ValueError, "0"),
         (("cartpole", -1), OverflowError, "negative"),
+        (("cartpole", 2**31), MemoryError, "available"),
         (("cartpole", 1.5), TypeError, "float"),
         ((None,), TypeError, "None"),
     ],

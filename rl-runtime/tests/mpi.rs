@@ -10,6 +10,7 @@ mod harness;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{finish, load, metrics, newest, text};
@@ -25,6 +26,11 @@ fn rl(n_ranks: usize, args: &[&str]) -> Command {
     let mut command = Command::new("mpirun");
     command.args(["--quiet", "--oversubscribe", "--bind-to", "none", "-n", &n_ranks.to_string(), env!("CARGO_BIN_EXE_rl")]);
     command.args(args).envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    // One job removes the directory that another is about to use, if they share it.
+    static JOBS: AtomicU32 = AtomicU32::new(0);
+    let own = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mpi{}", JOBS.fetch_add(1, Ordering::Relaxed)));
+    fs::create_dir_all(&own).unwrap();
+    command.env("OMPI_MCA_orte_tmpdir_base", own);
     // Ranks wait in turn on a machine with fewer cores.
     command.env("OMPI_MCA_mpi_yield_when_idle", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,5 +1,7 @@
 """Replay memories and returns, for an algorithm of your own."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from samebits import _samebits
@@ -31,7 +33,18 @@ class ReplayBuffer:
         seed: seed of the draws.
     """
 
-    def __init__(self, capacity, obs_shape, obs_dtype=np.float32, action_len=None, *, n_envs=1, n_step=1, gamma=0.99, seed=0):
+    def __init__(
+        self,
+        capacity: int,
+        obs_shape: tuple[int, ...],
+        obs_dtype=np.float32,
+        action_len: int | None = None,
+        *,
+        n_envs: int = 1,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        seed: int = 0,
+    ):
         self._make(capacity, obs_shape, obs_dtype, action_len, n_envs, n_step, gamma, seed)
 
     def _make(self, capacity, obs_shape, obs_dtype, action_len, n_envs, n_step, gamma, seed, *priorities):
@@ -42,11 +55,11 @@ class ReplayBuffer:
         shape = (capacity, length, is_bytes, action_len, n_envs, n_step, gamma, seed)
         self._replay = _samebits.Replay(*shape, *priorities)
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Number of transitions held."""
         return len(self._replay)
 
-    def add(self, obs, actions, rewards, next_obs, terminated, truncated=None):
+    def add(self, obs, actions, rewards, next_obs, terminated, truncated=None) -> None:
         """Adds a step of all environments, the first axis of every array.
 
         ``next_obs`` has the last observation of an episode where it has ended, not the first of the next one: with
@@ -64,7 +77,7 @@ class ReplayBuffer:
             _flat("truncated", truncated, np.uint8, n),
         )
 
-    def sample(self, batch_size):
+    def sample(self, batch_size: int) -> dict[str, np.ndarray]:
         """Draws transitions: a dict of new arrays.
 
         ``obs``, ``actions``, ``rewards``, ``discounts`` (gamma to the number of steps, 0 after termination), ``next_obs``,
@@ -72,7 +85,7 @@ class ReplayBuffer:
         """
         return self._shaped(self._replay.sample(batch_size, 0.0))
 
-    def clear(self):
+    def clear(self) -> None:
         """Removes everything."""
         self._replay.clear()
 
@@ -95,25 +108,25 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def __init__(
         self,
-        capacity,
-        obs_shape,
+        capacity: int,
+        obs_shape: tuple[int, ...],
         obs_dtype=np.float32,
-        action_len=None,
+        action_len: int | None = None,
         *,
-        n_envs=1,
-        n_step=1,
-        gamma=0.99,
-        seed=0,
-        alpha=0.6,
-        epsilon=1e-6,
+        n_envs: int = 1,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        seed: int = 0,
+        alpha: float = 0.6,
+        epsilon: float = 1e-6,
     ):
         self._make(capacity, obs_shape, obs_dtype, action_len, n_envs, n_step, gamma, seed, alpha, epsilon)
 
-    def sample(self, batch_size, beta=0.4):
+    def sample(self, batch_size: int, beta: float = 0.4) -> dict[str, np.ndarray]:
         """Draws transitions as :meth:`ReplayBuffer.sample`; ``weights`` correct the bias, fully with a ``beta`` of 1."""
         return self._shaped(self._replay.sample(batch_size, beta))
 
-    def update_priorities(self, indices, errors):
+    def update_priorities(self, indices, errors) -> int:
         """Sets priorities from the errors of the latest batch; returns how many.
 
         Transitions that were overwritten meanwhile are skipped.
@@ -135,7 +148,9 @@ def _outcomes(rewards, next_values, terminated, truncated):
     return {"rewards": rewards, "next_values": next_values, "terminated": terminated, "truncated": truncated}
 
 
-def gae(rewards, values, next_values, terminated, truncated, gamma=0.99, gae_lambda=0.95):
+def gae(
+    rewards, values, next_values, terminated, truncated, gamma: float = 0.99, gae_lambda: float = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
     """Generalized advantage estimation (Schulman et al., 2016): advantages and returns, both (steps, environments).
 
     ``next_values`` are the values of the observations after each step: of the final one where an episode has ended.
@@ -144,7 +159,9 @@ def gae(rewards, values, next_values, terminated, truncated, gamma=0.99, gae_lam
     return _samebits.gae(given, np.asarray(values, np.float32), gamma, gae_lambda)
 
 
-def vtrace(rewards, values, next_values, ratios, terminated, truncated, gamma=0.99, vtrace_lambda=1.0):
+def vtrace(
+    rewards, values, next_values, ratios, terminated, truncated, gamma: float = 0.99, vtrace_lambda: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
     """V-trace (Espeholt et al., 2018), for steps of another policy: advantages and returns.
 
     ``ratios`` are the probabilities of the actions under the learning policy over those under the acting one; both clips are 1.
@@ -153,6 +170,6 @@ def vtrace(rewards, values, next_values, ratios, terminated, truncated, gamma=0.
     return _samebits.vtrace(given, np.asarray(values, np.float32), np.asarray(ratios, np.float32), gamma, vtrace_lambda)
 
 
-def n_step_returns(rewards, next_values, terminated, truncated, n, gamma=0.99):
+def n_step_returns(rewards, next_values, terminated, truncated, n: int, gamma: float = 0.99) -> np.ndarray:
     """Returns of up to ``n`` steps (Sutton and Barto, 2018, eq. 7.1), (steps, environments)."""
     return _samebits.n_step_returns(_outcomes(rewards, next_values, terminated, truncated), n, gamma)

@@ -1,8 +1,8 @@
 """Trained policies."""
 
-import json
+from __future__ import annotations
+
 import os
-import struct
 import sys
 from pathlib import Path
 
@@ -17,7 +17,7 @@ class Policy:
     ``predict`` has the signature of Stable-Baselines3's.
     """
 
-    def __init__(self, path, *, best=False, trust=False):
+    def __init__(self, path: str | os.PathLike, *, best: bool = False, trust: bool = False):
         self._policy = _samebits.Policy(os.fspath(path), best, trust, sys.executable)
         obs, actions = self._policy.spaces()
         self.observation_space, self.action_space = spaces.observations(obs), spaces.actions(actions)
@@ -25,11 +25,13 @@ class Policy:
         self._mask_len = actions["n"] if actions["masked"] else 0
 
     @property
-    def path(self):
+    def path(self) -> Path:
         """The checkpoint."""
         return Path(self._policy.path)
 
-    def predict(self, observation, state=None, episode_start=None, deterministic=True, action_masks=None, *, seed=0):
+    def predict(
+        self, observation, state=None, episode_start=None, deterministic: bool = True, action_masks=None, *, seed: int = 0
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Acts on one observation or on a batch of them: actions and the next state.
 
         Args:
@@ -60,16 +62,13 @@ class Policy:
         actions = actions.reshape(n, *self._row)
         return actions[0] if is_single else actions, states.reshape(n, width) if width else None
 
-    def parameters(self):
-        """Returns the parameters as arrays by name, those of the checkpoint's ``params.safetensors``."""
-        data = (self.path / "params.safetensors").read_bytes()
-        (length,) = struct.unpack("<Q", data[:8])
-        header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
-        header.pop("__metadata__", None)
-        return {
-            name: np.frombuffer(body[slice(*entry["data_offsets"])], np.float32).reshape(entry["shape"])
-            for name, entry in header.items()
-        }
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Returns copies of the parameters by name, as the checkpoint's ``params.safetensors`` has them."""
+        return self._policy.parameters()
+
+    def set_parameters(self, parameters: dict[str, np.ndarray]) -> None:
+        """Replaces all parameters of this object by arrays of the same names and shapes; the checkpoint stays as it is."""
+        self._policy.set_parameters({name: np.asarray(array, np.float32) for name, array in parameters.items()})
 
     def __repr__(self):
         return f"samebits.Policy({str(self.path)!r})"

@@ -1,12 +1,16 @@
 """Training, and the runs that it leaves."""
 
+from __future__ import annotations
+
 import csv
 import inspect
 import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +18,7 @@ from samebits import _samebits
 from samebits.policy import Policy
 
 
-def settings(prefix=""):
+def settings(prefix: str = "") -> None:
     """Prints the settings of ``train``, with what each may be; those whose names begin with ``prefix``."""
     for name, allowed, about in _samebits.settings():
         if name.startswith(prefix):
@@ -22,20 +26,20 @@ def settings(prefix=""):
 
 
 def train(
-    env,
-    algo="ppo",
-    steps=None,
+    env: str | Callable,
+    algo: str = "ppo",
+    steps: int | None = None,
     *,
-    seed=None,
-    num_envs=None,
-    device=None,
-    threads=None,
-    settings=None,
-    env_kwargs=None,
-    run_dir=None,
-    callback=None,
-    progress=True,
-):
+    seed: int | None = None,
+    num_envs: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    settings: dict[str, Any] | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    run_dir: str | os.PathLike | None = None,
+    callback: Callable[[dict[str, float]], bool | None] | None = None,
+    progress: bool = True,
+) -> Run:
     """Trains an agent and returns its :class:`Run`.
 
     Ctrl-C saves, and raises KeyboardInterrupt: ``Run.open(..).resume()`` continues.
@@ -171,19 +175,29 @@ def _installed(name):
 class Run:
     """A run of ``train`` or of the program ``rl``: a directory with settings, metrics and checkpoints."""
 
-    def __init__(self, path, outcome=None):
+    def __init__(self, path: str | os.PathLike, outcome: dict[str, Any] | None = None):
         self.path = Path(path)
         #: How the latest training of this object has ended: ``end``, ``env_steps``, ``wall_s``, ``evaluation``; None if opened.
         self.outcome = outcome
 
     @classmethod
-    def open(cls, path):
+    def open(cls, path: str | os.PathLike) -> Run:
         """Opens the directory of a run."""
         if not (Path(path) / "config.toml").is_file():
             raise ValueError(f"{path} is not the directory of a run: it has no config.toml")
         return cls(path)
 
-    def resume(self, steps=None, *, settings=None, threads=None, device=None, trust=False, callback=None, progress=True):
+    def resume(
+        self,
+        steps: int | None = None,
+        *,
+        settings: dict[str, Any] | None = None,
+        threads: int | None = None,
+        device: str | None = None,
+        trust: bool = False,
+        callback: Callable[[dict[str, float]], bool | None] | None = None,
+        progress: bool = True,
+    ) -> Run:
         """Continues from the newest checkpoint; returns this run.
 
         ``steps`` are those of the whole run. ``trust=True`` allows that it executes the environment that the run names, if that
@@ -199,17 +213,26 @@ class Run:
             listener.close()
         return self
 
-    def evaluate(self, episodes=100, *, best=False, seed=0, deterministic=True, threads=None, trust=False):
+    def evaluate(
+        self,
+        episodes: int = 100,
+        *,
+        best: bool = False,
+        seed: int = 0,
+        deterministic: bool = True,
+        threads: int | None = None,
+        trust: bool = False,
+    ) -> dict[str, float]:
         """Plays episodes in fresh environments, as ``rl eval``: a dict of statistics."""
         threads = len(os.sched_getaffinity(0)) if threads is None else threads
         path = os.fspath(self.path)
         return _samebits.evaluate(path, best, episodes, seed, not deterministic, threads, trust, sys.executable)
 
-    def policy(self, best=False, *, trust=False):
+    def policy(self, best: bool = False, *, trust: bool = False) -> Policy:
         """The policy of the newest checkpoint, or of the one with the best evaluation."""
         return Policy(self.path, best=best, trust=trust)
 
-    def metrics(self):
+    def metrics(self) -> dict[str, np.ndarray]:
         """The rows of metrics.csv: an array for each column, NaN where a row has no number."""
         with open(self.path / "metrics.csv", newline="") as file:
             rows = list(csv.reader(file))

@@ -1,6 +1,9 @@
 """Environments that step together, as Gymnasium's vector environments."""
 
+from __future__ import annotations
+
 import operator
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -13,26 +16,26 @@ from samebits import _samebits, spaces
 FRAME = 400
 
 
-def catalog():
+def catalog() -> dict[str, str]:
     """Returns the environments by name, each with a line about its task."""
     return dict(_samebits.catalog())
 
 
 def make_vec(
-    name,
-    num_envs=1,
+    name: str,
+    num_envs: int = 1,
     *,
-    threads=1,
-    seed=0,
-    copy=True,
-    render_mode=None,
-    record_episodes=False,
-    frame_stack=1,
-    time_limit=0,
-    action_repeat=1,
-    pixels=0,
-    reward_clip=0.0,
-):
+    threads: int = 1,
+    seed: int = 0,
+    copy: bool = True,
+    render_mode: Literal["rgb_array"] | None = None,
+    record_episodes: bool = False,
+    frame_stack: int = 1,
+    time_limit: int = 0,
+    action_repeat: int = 1,
+    pixels: int = 0,
+    reward_clip: float = 0.0,
+) -> VectorEnv:
     """Makes ``num_envs`` environments that step together.
 
     Args:
@@ -93,7 +96,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         self._seeds = np.random.default_rng(seed)
         self._first_seed = operator.index(seed)
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         """Begins new episodes in all environments.
 
         The episodes depend on ``seed`` and on nothing else. Without one, the first reset takes the seed of ``make_vec``, and every
@@ -112,7 +115,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         self._returns[:], self._lengths[:] = 0, 0
         return self._column(self._obs), {} if self._masks is None else {"action_mask": self._column(self._masks)}
 
-    def step(self, actions):
+    def step(self, actions) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Steps every environment: observations, rewards, terminated, truncated, info."""
         actions = np.asarray(actions)
         if actions.dtype != self._dtype:
@@ -139,20 +142,20 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         terminated, truncated = self._column(self._terminated), self._column(self._truncated)
         return self._column(self._obs), self._column(self._rewards), terminated, truncated, info
 
-    def render(self):
+    def render(self) -> tuple[np.ndarray | None, ...] | None:
         """Draws every environment as (height, width, 3); None without ``render_mode="rgb_array"``."""
         return None if self.render_mode is None else tuple(self.frame(i) for i in range(self.num_envs))
 
-    def frame(self, index):
+    def frame(self, index: int) -> np.ndarray | None:
         """Draws one environment as (height, width, 3); None if it does not draw itself."""
         height, width, pixels = self._envs.render(index, FRAME)
         return np.frombuffer(bytes(pixels), np.uint8).reshape(height, width, 3) if height else None
 
-    def get_state(self):
+    def get_state(self) -> bytes:
         """Encodes the state of all environments, apart from their observations."""
         return bytes(self._envs.save())
 
-    def set_state(self, state):
+    def set_state(self, state: bytes) -> None:
         """Continues from a state of ``get_state``; the arrays of the next step are the same as there."""
         self._envs.load(state)
 

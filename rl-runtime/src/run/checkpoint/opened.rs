@@ -193,6 +193,27 @@ pub struct SavedPolicy {
     pub lacks_replay: bool,
 }
 
+impl SavedPolicy {
+    /// Names and shapes of the parameters.
+    ///
+    /// # Errors
+    /// Errors of the agent.
+    pub fn layout(&self) -> Result<Layout, Error> {
+        self.config.layout(&self.entry)
+    }
+
+    /// Replaces the parameters by `params`, in the order of [`SavedPolicy::layout`].
+    ///
+    /// # Errors
+    /// [`rl_agents::Error::Snapshot`] if their number is another or one is not finite; nothing has changed then.
+    pub fn set_params(&mut self, params: Vec<f32>) -> Result<(), Error> {
+        let snapshot = Snapshot { params, ..Snapshot::from(self.policy.weights()) };
+        snapshot.check()?;
+        self.policy = self.config.policy(&self.entry, &snapshot)?;
+        Ok(())
+    }
+}
+
 /// Reads the policy of the checkpoint at `path`, or of a run's newest or best one.
 ///
 /// Skips the optimizer's moments and the replay memory.
