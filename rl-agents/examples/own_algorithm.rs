@@ -27,7 +27,7 @@ impl Agent for Reinforce {
     /// Takes one step down the gradient of the loss.
     ///
     /// `-mean (R - V) ln pi(a|s) + mean (R - V)^2 / 2`, where R is the discounted return.
-    fn update(&mut self, rollout: &Rollout, _remaining: f32, _pool: &Pool) -> Result<Metrics, Error> {
+    fn update(&mut self, rollout: &Rollout, _remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         let targets = Targets::new(&self.policy, rollout, rollout.rewards(), 0.98, 1.0)?;
         let rows: Vec<u32> = (0..rollout.len() as u32).collect();
         let batch = TensorBatch::gather(&self.policy, rollout, &targets, &rows, &targets.advantages)?;
@@ -40,6 +40,7 @@ impl Agent for Reinforce {
         let gradients = loss.backward()?;
         let gradient = gradients.get(&params).expect("the loss depends on the parameters").to_vec1::<f32>()?;
         self.policy.change(|params| self.optimizer.step(params, &gradient, 5e-3, 0.5));
+        self.policy.merge_obs(rollout, pool); // of use with `normalize_obs`
         let mut metrics = Metrics::default();
         metrics.push("train/loss", loss.to_scalar()?);
         Ok(metrics)

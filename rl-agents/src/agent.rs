@@ -18,7 +18,7 @@ use crate::{Error, Layout, Policy, Weights};
 
 /// An agent that learns from rollouts.
 ///
-/// [`Ppo`](crate::Ppo), [`A2c`](crate::A2c) or, with a replay memory, [`Dqn`](crate::Dqn).
+/// [`Ppo`](crate::Ppo), for example, or [`Dqn`](crate::Dqn), which has a replay memory.
 pub trait Agent: Send {
     /// Returns the policy to evaluate and copy.
     ///
@@ -166,6 +166,9 @@ pub struct Metrics {
 
 impl Metrics {
     /// Appends a value.
+    ///
+    /// Push the same names in every update, NaN for none: the columns of `metrics.csv` are those of the first one. The runtime
+    /// warns of `train/skipped_updates`, optimizer steps that were skipped because a number was not finite.
     pub fn push(&mut self, name: &'static str, value: f32) {
         self.values.push((name, value));
     }

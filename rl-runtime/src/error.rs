@@ -134,10 +134,10 @@ pub enum Error {
 
 /// Returns advice after a run that could not save.
 fn what_to_do(run: &Path, saved: Option<u64>) -> String {
-    let run = crate::print::quoted(run);
+    let (run, program) = (crate::print::quoted(run), crate::print::program());
     match saved {
         Some(env_steps) => format!(
-            "free some space or fix the cause, then `rl train --resume {run}` continues from the checkpoint at {env_steps} env steps"
+            "free some space or fix the cause, then `{program} train --resume {run}` continues from the checkpoint at {env_steps} env steps"
         ),
         None => format!("no checkpoint was saved: free some space or fix the cause, remove {run}, then start again"),
     }
@@ -145,10 +145,10 @@ fn what_to_do(run: &Path, saved: Option<u64>) -> String {
 
 /// Returns advice after a run whose agent has numbers that are not finite.
 fn how_to_go_back(run: &Path, saved: Option<u64>) -> String {
-    let run = crate::print::quoted(run);
+    let (run, program) = (crate::print::quoted(run), crate::print::program());
     match saved {
         Some(env_steps) => format!(
-            "`rl train --resume {run}` continues from the checkpoint at {env_steps} env steps; use a smaller learning rate, or, if that ends here again, remove this checkpoint to continue from the one before it"
+            "`{program} train --resume {run}` continues from the checkpoint at {env_steps} env steps; use a smaller learning rate, or, if that ends here again, remove this checkpoint to continue from the one before it"
         ),
         None => format!("no checkpoint was saved: remove {run}, then start again with a smaller learning rate"),
     }

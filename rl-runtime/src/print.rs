@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::interrupt;
 
@@ -135,6 +135,20 @@ pub fn quoted(path: &Path) -> String {
     let text = if text.starts_with('-') { format!("./{text}") } else { text };
     let plain = |c: char| c.is_alphanumeric() || "/._-+:=@%,".contains(c);
     if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+/// Name of the program, for commands that a message suggests.
+static PROGRAM: OnceLock<String> = OnceLock::new();
+
+/// Returns the name of the program: `rl`, or that of a user's own.
+pub(crate) fn program() -> &'static str {
+    PROGRAM.get().map_or("rl", String::as_str)
+}
+
+/// Sets the name of the program, once.
+#[cfg(feature = "cli")]
+pub(crate) fn set_program(name: &str) {
+    let _ = PROGRAM.set(quoted(Path::new(name)));
 }
 
 /// Formats 1234567 as 1,234,567.

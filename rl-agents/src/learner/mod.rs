@@ -13,7 +13,7 @@ use crate::Error;
 
 /// Constants of an update.
 ///
-/// A device repeats the work of a plan as a graph, which is captured again when they change.
+/// A device repeats the work of a minibatch as a graph, which is captured again when they change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Plan {
     /// Kernel of the loss on a device.
@@ -76,6 +76,7 @@ pub(crate) trait Learner {
 
     /// Takes a step along the gradient, unless loss or gradient are not finite.
     ///
-    /// Breaks where the update ends before this step. A device decides that itself, and skips all later steps.
+    /// Breaks where the update ends before this step. A device decides that itself, and computes later minibatches without
+    /// effect.
     fn step(&mut self) -> Result<ControlFlow<()>, Error>;
 }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use candle_core::Tensor;
-use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, Actions, Isa, Purpose, Space, rng};
+use rl_buffer::{ObsSlice, Rollout};
+use rl_envs::{ActionSpace, Actions, Isa, Pool, Purpose, Space, rng};
 
 use crate::kernel::fused::Fused;
 use crate::kernel::net::PackedNet;
@@ -168,6 +168,14 @@ impl ActorCritic {
     /// Changes the parameters, and with them the version.
     pub fn change<R>(&mut self, f: impl FnOnce(&mut [f32]) -> R) -> R {
         self.network.change(f)
+    }
+
+    /// Adds a rollout's observations to the statistics that normalize them.
+    ///
+    /// Does nothing unless [`NetConfig::normalize_obs`](crate::NetConfig::normalize_obs) is set. The version changes, because the
+    /// outputs do.
+    pub fn merge_obs(&mut self, rollout: &Rollout, pool: &Pool) {
+        self.network.merge_obs(rollout, pool);
     }
 
     /// Replaces the parameters.

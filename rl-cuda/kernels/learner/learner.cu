@@ -1,4 +1,4 @@
-// Steps of a learner that one thread takes: the twin of `Descent::step` in rl-agents/src/learner/descent.rs and `Optimizer::step` in optim.rs,
+// Decisions and steps of a learner: the twin of `Descent::step` in rl-agents/src/learner/descent.rs and `Optimizer::step_with` in optim.rs,
 // and of the sums of an update's metrics.
 //
 // Deterministic: every number has one owner.
@@ -51,7 +51,7 @@ __device__ inline f64 slice_total(const f64* tiles, const Minibatch& minibatch) 
 }
 
 // Parts of the loss as means over a minibatch, from the sums of its tiles, (5, slices, tiles of a slice), which are added in order.
-// Decides whether the optimizer steps.
+// Ends the update where the KL divergence is beyond `target_kl`.
 extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
 learner_loss(const f64* tiles, Minibatch minibatch, const Settings* settings, Counters* counters, Totals* totals) {
     __shared__ f64 of_slices[PARTS * SLICES];
@@ -133,7 +133,7 @@ __device__ inline f64 power(f64 x, u32 n) {
     }
 }
 
-// Decides on an optimizer step along a gradient with this sum of squares, and computes Adam's factors.
+// Skips an optimizer step whose loss or gradient, with this sum of squares, is not finite; computes Adam's factors.
 extern "C" __global__ void learner_step(const f64* squares, const Settings* settings, Counters* counters, Totals* totals) {
     if (thread_number() > 0 || totals->go == 0.0f) return;
     f32 norm = (f32)sqrt(*squares);

@@ -139,7 +139,10 @@ enum Verb {
 #[must_use]
 pub fn main(own: &[Entry], algorithms: &[Algo]) -> ExitCode {
     match std::env::current_exe() {
-        Ok(program) => run(vec![program.into()], std::env::args_os().skip(1).collect(), own, algorithms),
+        Ok(program) => {
+            print::set_program(&program.file_stem().unwrap_or_default().to_string_lossy());
+            run(vec![program.into()], std::env::args_os().skip(1).collect(), own, algorithms)
+        }
         Err(error) => {
             print::err(&format!("error: rl does not find its own file: {error}"));
             ExitCode::FAILURE

@@ -135,8 +135,7 @@ impl Default for Traits {
 
 /// Settings of an algorithm, from which the runtime plans and builds.
 ///
-/// Implemented by [`PpoConfig`](rl_agents::PpoConfig), [`A2cConfig`](rl_agents::A2cConfig) and
-/// [`DqnConfig`](rl_agents::DqnConfig), and by the settings of a user's own algorithm.
+/// Implemented by [`PpoConfig`](rl_agents::PpoConfig), for example, and by the settings of a user's own algorithm.
 pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
     /// Returns the properties, for `n_envs` environments.
     fn traits(&self, n_envs: usize) -> Traits;

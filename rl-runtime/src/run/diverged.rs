@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::Progress;
 use crate::config::resumable;
 use crate::file::sync_dir;
-use crate::print::quoted;
+use crate::print::{program, quoted};
 use crate::run::checkpoint;
 use crate::run::run_dir::RunDir;
 use crate::{Config, Error};
@@ -46,9 +46,9 @@ fn advice(config: &Config, dir: &RunDir) -> String {
     if checkpoint::list(&dir.checkpoints()).is_ok_and(|all| all.is_empty()) {
         return format!("no checkpoint has been saved: train again with other settings, such as {change}");
     }
-    let (settings, dir) = (settings.join(", "), quoted(dir.path()));
+    let (settings, dir, program) = (settings.join(", "), quoted(dir.path()), program());
     format!(
-        "continue from the last checkpoint with a smaller step (settings that may change: {settings}): rl train --resume {dir} {change}"
+        "continue from the last checkpoint with a smaller step (settings that may change: {settings}): {program} train --resume {dir} {change}"
     )
 }
 

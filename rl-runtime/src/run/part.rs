@@ -13,7 +13,7 @@ use rl_envs::catalog::Entry;
 use crate::config::{Mpi, RunConfig};
 use crate::pipeline::calls::Calls;
 use crate::pipeline::{Collect, Filled, Flow, Pipeline};
-use crate::print::grouped;
+use crate::print::{grouped, program};
 use crate::report::metrics::{EVALUATION, LagHistogram, Log, Row};
 use crate::report::profile::{Phase, Profile, Track};
 use crate::report::resources::Meter;
@@ -55,7 +55,7 @@ pub struct Outcome {
 /// Warns of the first invalid number of each kind.
 fn warn_first(before: &Anomalies, now: &Anomalies, listener: Listener<'_>) {
     if let (None, Some(first)) = (&before.first_outside, &now.first_outside) {
-        warn(listener, &format!("{first}; training continues, `rl check-env` tests an environment"));
+        warn(listener, &format!("{first}; training continues, `{} check-env` tests an environment", program()));
     }
     if let (None, Some(first)) = (&before.first_truncated, &now.first_truncated) {
         warn(listener, &format!("{first}; its episode is truncated and the environment restarted"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rl_agents::Agent;
 
-use crate::print::{grouped, quoted};
+use crate::print::{grouped, program, quoted};
 use crate::run::checkpoint::{self, Checkpoint, WriteReplay};
 use crate::run::event::{Listener, warn};
 use crate::run::run_dir::RunDir;
@@ -136,10 +136,12 @@ impl Saves {
     ) {
         match self.write(dir, checkpoint, agent, listener) {
             Ok(()) => {
-                let (steps, dir) = (grouped(checkpoint.progress.env_steps), quoted(dir.path()));
+                let (steps, dir, program) = (grouped(checkpoint.progress.env_steps), quoted(dir.path()), program());
                 warn(
                     listener,
-                    &format!("an environment has failed; {steps} env steps are saved, continue with: rl train --resume {dir}"),
+                    &format!(
+                        "an environment has failed; {steps} env steps are saved, continue with: {program} train --resume {dir}"
+                    ),
                 );
             }
             Err(error) => warn(listener, &format!("an environment has failed, and no checkpoint is saved: {error}")),

@@ -117,11 +117,19 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     let circles = circles(&with_circles).into_iter();
     problems.extend(circles.map(|circle| format!("files import each other: {circle}")));
     problems.extend(unproven(&read("docs/faults.md")?, &|file| read(file).unwrap_or_default()));
+    problems.extend(misquoted("docs/how-ppo-runs.md", &read("docs/how-ppo-runs.md")?, &all));
     let sources = toml::from_str(&read("bench/figures.toml")?).context("bench/figures.toml")?;
     for path in documents(root)? {
         problems.extend(figures::check(&path, &read(&path)?, &sources, &|record| read(record).unwrap_or_default()));
     }
     if problems.is_empty() { Ok(()) } else { bail!("{}\n{} problems", problems.join("\n"), problems.len()) }
+}
+
+/// Functions that a page quotes and no file has, line by line.
+fn misquoted(page: &str, text: &str, all: &[Source]) -> Vec<String> {
+    let quotes = text.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let found = quotes.filter(|quote| quote.starts_with("fn ") && !all.iter().any(|source| source.text.contains(quote)));
+    found.map(|quote| format!("{page}: no file has {}", quote.lines().next().unwrap_or_default())).collect()
 }
 
 /// Our crates among the dependencies of a manifest that the crate may not use.
@@ -377,6 +385,13 @@ pub(crate) fn library_sources(root: &Path) -> Result<Vec<Source>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quoted_function_is_that_of_a_file() {
+        let all = [source("rl-envs/src/a.rs", "fn f() {\n    g();\n}\n")];
+        let found = |body: &str| misquoted("a.md", &format!("x\n```rust\nfn f() {{\n    {body}\n}}\n```\n"), &all).len();
+        assert_eq!((found("g();"), found("h();")), (0, 1));
+    }
 
     #[test]
     fn a_fault_needs_a_test_that_exists() {

@@ -7,6 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::checks::source::read_sources;
+
 /// Orders in which the stand-in runs queued work.
 const SCHEDULES: [&str; 5] = ["eager", "latest", "random:1", "random:2", "random:3"];
 /// The schedule that `cargo xtask test` runs in addition to the default one.
@@ -151,9 +153,9 @@ const WAITS: &[Wait] = &[
         ".map_err(Error::driver(\"copying from the device\"))",
         "a copy to pageable memory returns when it is complete (CUDA driver API, API synchronization behavior)",
     ),
-    noticed("vec_env.rs", "if self.elsewhere {\n            self.device.synchronize()?;", "if self.elsewhere {"),
+    noticed("host.rs", "if self.elsewhere {\n            self.device.synchronize()?;", "if self.elsewhere {"),
     noticed("vec_env.rs", "self.device.synchronize()?;\n        let mut words", "let mut words"),
-    noticed("vec_env.rs", "self.device.synchronize()?;\n            let stream", "let stream"),
+    noticed("host.rs", "self.device.synchronize()?;\n            let stream", "let stream"),
     unnoticed("measure.rs", "stream.synchronize()?;\n        let begin", "let begin", TIMING),
     Wait { file: "measure.rs", text: "let begin = stream.record()?;", without: None, reason: Some(TIMING) },
     Wait { file: "measure.rs", text: "_to(&stream.record()?)?", without: None, reason: Some(TIMING) },
@@ -170,7 +172,7 @@ fn calls(text: &str) -> usize {
 
 /// Fails unless [`WAITS`] names every call of rl-cuda's source that waits.
 fn complete(root: &Path) -> Result<()> {
-    for source in crate::checks::source::read_sources(root, "rl-cuda/src")? {
+    for source in read_sources(root, "rl-cuda/src")? {
         let file = source.path.rsplit('/').next().unwrap_or_default();
         let code: String = source.code().map(|(_, line)| format!("{line}\n")).collect();
         let listed: usize = WAITS.iter().filter(|wait| wait.file == file).map(|wait| calls(wait.text)).sum();
@@ -200,6 +202,8 @@ fn remove_waits(root: &Path) -> Result<()> {
     let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
     let members = manifest.lines().find(|line| line.starts_with("members")).context("Cargo.toml has no members")?;
     let manifest = manifest.replace(members, "members = [\"rl-envs\", \"rl-cuda\", \"xtask/standin\"]");
+    let without_default = |line: &&str| !line.starts_with("default-members");
+    let manifest: String = manifest.lines().filter(without_default).map(|line| format!("{line}\n")).collect();
     fs::write(copy.join("Cargo.toml"), manifest)?;
     fs::copy(root.join("Cargo.lock"), copy.join("Cargo.lock"))?;
     let test = || -> Result<bool> {
@@ -215,10 +219,11 @@ fn remove_waits(root: &Path) -> Result<()> {
         Ok(output.status.success())
     };
     ensure!(test()?, "the tests fail before any wait is removed: see target/waits");
-    let mut problems = Vec::new();
+    let (mut problems, sources) = (Vec::new(), read_sources(&copy, "rl-cuda/src")?);
     for Wait { file, text, without, reason } in WAITS {
         let Some(without) = without else { continue };
-        let path = copy.join("rl-cuda/src").join(file);
+        let source = sources.iter().find(|source| source.path.ends_with(&format!("/{file}")));
+        let path = copy.join(&source.with_context(|| format!("rl-cuda has no {file}"))?.path);
         let before = fs::read_to_string(&path)?;
         ensure!(before.matches(text).count() == 1, "{file} has not exactly one {text:?}");
         fs::write(&path, before.replace(text, without))?;

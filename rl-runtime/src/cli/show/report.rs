@@ -256,9 +256,12 @@ impl Report {
         let dir = print::quoted(dir);
         print::out(&format!("{} env steps in {wall_s:.2} s: {} env steps/s", grouped(*env_steps), grouped(rate as u64)));
         match (end, evaluation) {
-            (End::Interrupted, _) => print::out(&format!("interrupted and saved; continue with: rl train --resume {dir}")),
+            (End::Interrupted, _) => {
+                print::out(&format!("interrupted and saved; continue with: {} train --resume {dir}", print::program()))
+            }
             (_, Some(result)) => {
-                print::out(&format!("mean return {:.1}; evaluate it again with: rl eval {dir}", result.return_mean))
+                let (mean, program) = (result.return_mean, print::program());
+                print::out(&format!("mean return {mean:.1}; evaluate it again with: {program} eval {dir}"))
             }
             (_, None) => {}
         }

@@ -75,7 +75,7 @@ pub(super) struct Role {
     pub(super) seed: u64,
 }
 
-/// RolloutOrder for a rollout: the policy to collect it with.
+/// Order of a rollout: the policy to collect it with.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct RolloutOrder {
     /// Rollouts that the policy has learnt from.

@@ -100,7 +100,7 @@ impl<'a> Opened<'a> {
         result.map_err(|e| format!("{name}: {e}"))
     }
 
-    fn config(&self) -> Result<Config, String> {
+    fn config(&self) -> Result<Config, Unusable> {
         let text = self.read(CONFIG, |input, len| {
             if len > MAX_CONFIG {
                 return Err("it is too large".into());
@@ -109,7 +109,8 @@ impl<'a> Opened<'a> {
             input.read_to_string(&mut text).map_err(|e| e.to_string())?;
             Ok(text)
         })?;
-        Config::from_toml(&text, CONFIG).map_err(|e| e.to_string())
+        // It is what was saved, so another program or version can read it.
+        Config::from_toml(&text, CONFIG).map_err(|e| Unusable::Foreign(format!("{e}; use the program that has saved it")))
     }
 
     pub(super) fn head(&self) -> Result<Head, String> {
@@ -229,7 +230,7 @@ pub fn policy(path: &Path, best: bool, entry: &Entry) -> Result<SavedPolicy, Err
 /// # Errors
 /// Errors of [`policy`].
 pub fn config(path: &Path, best: bool) -> Result<Config, Error> {
-    newest(path, best, |opened| Ok(opened.config()?))
+    newest(path, best, |opened| opened.config())
 }
 
 pub(super) fn read<T>(path: &Path, read: impl Fn(&Opened<'_>) -> Result<T, Unusable>) -> Result<T, Error> {
