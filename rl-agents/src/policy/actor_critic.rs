@@ -172,7 +172,7 @@ impl ActorCritic {
 
     /// Adds a rollout's observations to the statistics that normalize them.
     ///
-    /// Does nothing unless [`NetConfig::normalize_obs`](crate::NetConfig::normalize_obs) is set. The version changes, because the
+    /// Does nothing unless `normalize_obs` of [`NetConfig`](crate::NetConfig) is set. The version changes, because the
     /// outputs do.
     pub fn merge_obs(&mut self, rollout: &Rollout, pool: &Pool) {
         self.network.merge_obs(rollout, pool);

@@ -190,7 +190,7 @@ impl Compiler {
     fn find() -> Result<Self, Error> {
         // Without contraction, so that each operation rounds once.
         let mut flags =
-            vec!["-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden", "-fPIC", "-shared"];
+            vec!["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden", "-fPIC", "-shared"];
         // Without the instruction, a fused multiply-add of the learner's kernels is a slow function with the same result.
         #[cfg(target_arch = "x86_64")]
         flags.extend(std::arch::is_x86_feature_detected!("fma").then_some("-mfma"));
