@@ -15,7 +15,7 @@ from torch.distributions import Categorical
 
 import samebits
 
-NUM_ENVS, NUM_STEPS, TOTAL, EPOCHS, MINIBATCH = 64, 32, int(sys.argv[1]) if len(sys.argv) > 1 else 200_000, 4, 256
+NUM_ENVS, NUM_STEPS, TOTAL, EPOCHS, MINIBATCH = 64, 32, int(sys.argv[1]) if len(sys.argv) > 1 else 300_000, 8, 256
 
 torch.manual_seed(1)
 envs = samebits.make_vec("cartpole", NUM_ENVS)

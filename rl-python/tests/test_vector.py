@@ -37,7 +37,8 @@ def play(envs, steps, seed):
 @pytest.mark.parametrize("name", NAMES)
 def test_an_environment_fits_its_spaces_whatever_the_threads_and_copies(name):
     with samebits.make_vec(name, 16) as envs:
-        assert isinstance(envs, gymnasium.vector.VectorEnv) and envs.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+        assert isinstance(envs, gymnasium.vector.VectorEnv) and envs.autoreset_mode == AutoresetMode.SAME_STEP
+        assert envs.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
         obs, _ = envs.reset(seed=7)
         assert obs in envs.observation_space and envs.single_observation_space.contains(obs[0])
         expected = play(envs, 300, 7)

@@ -233,7 +233,10 @@ class Run:
         return Policy(self.path, best=best, trust=trust)
 
     def metrics(self) -> dict[str, np.ndarray]:
-        """The rows of metrics.csv: an array for each column, NaN where a row has no number."""
+        """The rows of metrics.csv: an array for each column, NaN where a row has no number.
+
+        ``pandas.DataFrame(run.metrics())`` makes a table of them.
+        """
         with open(self.path / "metrics.csv", newline="") as file:
             rows = list(csv.reader(file))
         columns = zip(*rows[1:]) if len(rows) > 1 else [[] for _ in rows[0]]

@@ -73,7 +73,8 @@ class VectorEnv(gymnasium.vector.VectorEnv):
             raise ValueError(f"render_mode is {render_mode!r}; it must be None or 'rgb_array'")
         self._envs = _samebits.Envs(name, num_envs, threads, *wrappers)
         self.name, self.num_envs, self.copy, self.render_mode = name, num_envs, copy, render_mode
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": ["rgb_array"], "render_fps": 30}
+        self.autoreset_mode = AutoresetMode.SAME_STEP  # where TorchRL looks
+        self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": ["rgb_array"], "render_fps": 30}
         obs, actions = self._envs.spaces()
         self.single_observation_space, self.single_action_space = spaces.observations(obs), spaces.actions(actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)

@@ -44,7 +44,7 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
         "From a loop of Python",
         &format!(
             "Environment steps per second with random actions that NumPy draws inside the clock, and transitions per second of a replay memory of a million\n\
-             (4-float observations); medians of {ROUNDS} interleaved runs of a second, their lowest and highest, and the ratio to our first figure. `samebits` steps up to 256 environments on one thread, more \
+             (4-float observations); medians of {ROUNDS} interleaved runs of a second, their lowest and highest, and how many times as fast our first figure is. `samebits` steps up to 256 environments on one thread, more \
              on two;\nits arrays are those of the next step, or copies. EnvPool is synchronous, on two threads. sync and vector are Gymnasium's SyncVectorEnv and \
              CartPoleVectorEnv,\ngymnax is a jitted step that a loop of Python calls.\n"
         ),
@@ -62,7 +62,7 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
             let ours = spreads[0].0;
             let cell = |name: &str| match who.iter().position(|who| *who == name).map(|i| spreads[i]) {
                 Some((median, low, high)) => {
-                    format!("{} ({} to {}), {:.2}", si(median), si(low), si(high), median / ours)
+                    format!("{} ({} to {}), ours {:.1}x", si(median), si(low), si(high), ours / median)
                 }
                 None => "-".into(),
             };
