@@ -8,6 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rl_envs::wrappers::Wrappers;
 use rl_envs::{ActionSpace, Actions, Canvas, Dtype, Obs, Pool, Space, StepLens, StepSlicesMut, Steps, VecEnv};
+use rl_runtime::config::keys;
+use toml::Value;
 
 use crate::error::{bad, raised};
 
@@ -115,17 +117,19 @@ impl Envs {
         reward_clip: f32,
     ) -> PyResult<Self> {
         let entry = rl_envs::catalog::find(name).map_err(raised)?;
-        let limits: [(&str, usize, std::ops::RangeInclusive<usize>); 4] = [
-            ("threads", threads, 1..=4096),
-            ("frame_stack", frame_stack, 1..=64),
-            ("action_repeat", action_repeat as usize, 1..=1000),
-            ("pixels", pixels, 0..=512),
-        ];
-        if let Some((what, value, range)) = limits.into_iter().find(|(_, value, range)| !range.contains(value)) {
-            return Err(bad(format!("{what} is {value}; it must be a whole number from {} to {}", range.start(), range.end())));
-        }
-        if !(0.0..=1e9).contains(&reward_clip) {
-            return Err(bad(format!("reward_clip is {reward_clip}; it must be a number from 0 to 1e9")));
+        let int = |n: usize| i64::try_from(n).map_or(Value::Float(f64::INFINITY), Value::Integer);
+        // The ranges are those of the program's settings.
+        for (name, value) in [
+            ("threads", int(threads)),
+            ("env.frame_stack", int(frame_stack)),
+            ("env.action_repeat", int(action_repeat as usize)),
+            ("env.pixels", int(pixels)),
+            ("env.reward_clip", f64::from(reward_clip).into()),
+        ] {
+            let key = keys().find(|key| key.name == name).expect("a setting of the program");
+            if !key.kind.allows(&value) {
+                return Err(bad(format!("{} is {value}; it must be {}", key.field(), key.kind.allowed())));
+            }
         }
         if pixels > 0 && !entry.draws().map_err(raised)? {
             return Err(bad(format!("pixels is {pixels}, but {name} does not draw itself")));

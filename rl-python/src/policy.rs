@@ -16,7 +16,7 @@ use rl_runtime::checkpoint::SavedPolicy;
 
 use crate::envs::{describe_actions, describe_obs};
 use crate::error::{bad, raised};
-use crate::replay::Observed;
+use crate::replay::{Observed, lens};
 use crate::train::open_saved;
 
 /// A policy, with memory to act in.
@@ -111,18 +111,14 @@ impl Policy {
         seed: Option<u64>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let obs = obs.as_slice()?;
-        let (len, matches) = match (obs, self.spaces.obs.dtype()) {
-            (Obs::F32(obs), rl_envs::Dtype::F32) => (obs.len(), true),
-            (Obs::U8(obs), rl_envs::Dtype::U8) => (obs.len(), true),
-            (Obs::F32(obs), _) => (obs.len(), false),
-            (Obs::U8(obs), _) => (obs.len(), false),
-        };
-        let n = len / self.spaces.obs.len();
+        let (Obs::F32(len) | Obs::U8(len)) = lens(obs);
+        let (n, space) = (len / self.spaces.obs.len(), &self.spaces.obs);
+        let expected = Obs::new(space.dtype(), || n * space.len(), || n * space.len());
         let masks = masks.as_slice().map_err(|error| bad(error.to_string()))?;
         let n_masks =
             if self.spaces.actions.masked() { n * self.spaces.actions.n_discrete().map_or(0, |n| n as usize) } else { 0 };
         let mut states = states.as_slice().map_err(|error| bad(error.to_string()))?.to_vec();
-        if !matches || len != n * self.spaces.obs.len() || n == 0 {
+        if lens(obs) != expected || n == 0 {
             return Err(bad("type or length of the observations do not fit the policy"));
         }
         if !masks.is_empty() && masks.len() != n_masks {

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rl_buffer::{ActionKind, Batch, Dtype, PrioritizedReplayBuffer, ReplayBuffer, StepSlices, TransitionShape};
-use rl_envs::{Actions, Obs, ObsSlice, Purpose, Rng};
+use rl_envs::{Actions, Obs, ObsSlice, Purpose, Rng, StepLens};
 
 use crate::error::{bad, raised_by_buffer};
 
@@ -61,6 +61,11 @@ impl Observed<'_> {
 enum Acted<'py> {
     Discrete(PyReadonlyArray1<'py, u32>),
     Continuous(PyReadonlyArray1<'py, f32>),
+}
+
+/// Type and length of observations.
+pub(crate) fn lens(obs: ObsSlice<'_>) -> Obs<usize, usize> {
+    obs.map(<[f32]>::len, <[u8]>::len)
 }
 
 fn slice<'a, T: numpy::Element>(array: &'a PyReadonlyArray1<'_, T>) -> PyResult<&'a [T]> {
@@ -127,19 +132,9 @@ impl Replay {
             final_obs: next_obs,
             masks: None,
         };
-        let (obs, n, d) = (obs.as_slice()?, self.shape.n_envs, self.shape.obs_len);
-        let len = |obs: ObsSlice<'_>, dtype| match obs {
-            Obs::F32(obs) => (dtype == Dtype::F32).then_some(obs.len()),
-            Obs::U8(obs) => (dtype == Dtype::U8).then_some(obs.len()),
-        };
-        let actions = match (&step.actions, self.shape.actions) {
-            (Actions::Discrete(actions), ActionKind::Discrete { .. }) => actions.len() == n,
-            (Actions::Continuous(actions), ActionKind::Continuous { len }) => actions.len() == n * len,
-            _ => false,
-        };
-        let columns = [step.rewards.len(), step.terminated.len(), step.truncated.len()];
-        let observed = [obs, next_obs].iter().all(|obs| len(*obs, self.shape.obs) == Some(n * d));
-        if !observed || !actions || columns.iter().any(|len| *len != n) {
+        let (obs, shape) = (obs.as_slice()?, self.shape);
+        let expected = StepLens::rows(shape.n_envs, shape.obs, shape.obs_len, shape.actions);
+        if step.lens() != expected || lens(obs) != expected.obs {
             return Err(bad("types or lengths of the columns do not fit the memory"));
         }
         let memory = &mut self.lock()?.memory;

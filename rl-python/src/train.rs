@@ -21,7 +21,7 @@ use rl_runtime::profile::Profile;
 use rl_runtime::resume::{Resumed, Source};
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::{End, Outcome, Training, describe_device};
-use rl_runtime::worker::{EXEC, GYM, WorkerOptions};
+use rl_runtime::worker::WorkerOptions;
 use rl_runtime::{Algo, Config, Error, budget::Budget, checkpoint, interrupt, open_env};
 use toml::Value;
 
@@ -84,10 +84,8 @@ pub(crate) fn open_saved(path: &std::path::Path, best: bool, trust: bool, python
 }
 
 fn open_trusted(config: &Config, path: &std::path::Path, trust: bool, python: PathBuf) -> PyResult<Entry> {
-    let name = &config.env.name;
-    let is_code = name.starts_with(EXEC) || name.strip_prefix(GYM).is_some_and(|id| id.contains(':'));
-    if is_code && !trust {
-        return Err(bad(format!("{} would execute {name}; if you trust it, pass trust=True", path.display())));
+    if config.env.is_code() && !trust {
+        return Err(bad(format!("{} would execute {}; if you trust it, pass trust=True", path.display(), config.env.name)));
     }
     open_env(&config.env, &[], &options(python)).map_err(raised)
 }

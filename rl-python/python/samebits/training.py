@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import inspect
 import json
 import os
@@ -138,7 +139,7 @@ class _Listener:
     def _begin(self, values):
         if not self.progress:
             return
-        if "ipykernel" in sys.modules and "tqdm" in {name.split(".")[0] for name in sys.modules} | _installed("tqdm"):
+        if "ipykernel" in sys.modules and importlib.util.find_spec("tqdm"):
             from tqdm.auto import tqdm
 
             self.bar = tqdm(total=self.steps, unit=" steps", unit_scale=True)
@@ -164,12 +165,6 @@ class _Listener:
         """Ends the bar."""
         if self.bar is not None:
             self.bar.close()
-
-
-def _installed(name):
-    import importlib.util
-
-    return {name} if importlib.util.find_spec(name) else set()
 
 
 class Run:

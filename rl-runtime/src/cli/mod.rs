@@ -138,16 +138,12 @@ enum Verb {
 /// ```
 #[must_use]
 pub fn main(own: &[Entry], algorithms: &[Algo]) -> ExitCode {
-    match std::env::current_exe() {
-        Ok(program) => {
-            print::set_program(&program.file_stem().unwrap_or_default().to_string_lossy());
-            run(vec![program.into()], std::env::args_os().skip(1).collect(), own, algorithms)
-        }
-        Err(error) => {
-            print::err(&format!("error: rl does not find its own file: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    let mut args = std::env::args_os();
+    let named = args.next().unwrap_or_else(|| "rl".into());
+    // Without /proc, Linux does not tell the program's file.
+    let program = std::env::current_exe().unwrap_or_else(|_| named.into());
+    print::set_program(&program.file_stem().unwrap_or_default().to_string_lossy());
+    run(vec![program.into()], args.collect(), own, algorithms)
 }
 
 /// Runs the `rl` program with arguments of the caller's; see [`main`].

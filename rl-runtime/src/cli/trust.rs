@@ -18,7 +18,7 @@ use crate::cli::signals;
 use crate::config::EnvConfig;
 use crate::config::crossover::cache_dir;
 use crate::file::write_own;
-use crate::sources::worker::{EXEC, GYM};
+use crate::sources::worker::GYM;
 use crate::{Error, print};
 
 /// Origin of the choice of an environment.
@@ -44,12 +44,12 @@ pub(crate) struct Trust {
 /// Describes what a file's choice of an environment executes.
 ///
 /// `None` for environments of the catalog and of Gymnasium's registry, which execute nothing of the file's choice.
-fn code(EnvConfig { name, kwargs, path, .. }: &EnvConfig) -> Option<String> {
-    let is_code = name.starts_with(EXEC) || name.strip_prefix(GYM).is_some_and(|id| id.contains(':'));
+fn code(env: &EnvConfig) -> Option<String> {
+    let EnvConfig { name, kwargs, path, .. } = env;
     let place = if path.is_empty() { String::new() } else { format!(" in {path}") };
     let arguments = if kwargs.is_empty() { String::new() } else { format!(" with env.kwargs = {kwargs}") };
     let text = format!("{name}{place}{arguments}");
-    is_code.then(|| print::shown(&text).replace('\n', "\\n").replace('\t', "\\t"))
+    env.is_code().then(|| print::shown(&text).replace('\n', "\\n").replace('\t', "\\t"))
 }
 
 /// Returns the hash by which an environment that executes code is remembered.

@@ -5,6 +5,8 @@ use rl_envs::wrappers::Wrappers;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
+use crate::sources::worker::{EXEC, GYM};
+
 /// Environment of a run.
 ///
 /// Written as its name, or as a table of its name and wrappers.
@@ -65,6 +67,12 @@ impl EnvConfig {
     pub(crate) fn new(name: &str) -> Self {
         let (kwargs, path) = (String::new(), String::new());
         Self { name: name.into(), kwargs, path, wrappers: Wrappers::default(), settings: Table::new() }
+    }
+
+    /// True if the name is code: a command, or a callable of a module.
+    #[must_use]
+    pub fn is_code(&self) -> bool {
+        self.name.starts_with(EXEC) || self.name.strip_prefix(GYM).is_some_and(|id| id.contains(':'))
     }
 
     /// Describes the environment in a line of JSON.

@@ -37,7 +37,7 @@ pub use self::vec_env::env_seed;
 /// Prefix of the names of Gymnasium's environments.
 pub const GYM: &str = "gym:";
 /// Prefix of the names of environments of any program that speaks the protocol.
-pub const EXEC: &str = "exec:";
+pub(crate) const EXEC: &str = "exec:";
 
 /// True for the name of environments in worker processes.
 #[cfg(feature = "cli")]
