@@ -108,6 +108,16 @@ impl Conv {
         Ok(Self { layers, activation, obs_len })
     }
 
+    /// Shapes of the layers, in order.
+    pub(crate) fn layers(&self) -> &[ConvShape] {
+        &self.layers
+    }
+
+    /// Activation after each layer.
+    pub(crate) fn activation(&self) -> Activation {
+        self.activation
+    }
+
     /// Number of layers.
     pub(crate) fn n_layers(&self) -> u32 {
         self.layers.len() as u32

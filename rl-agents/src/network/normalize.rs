@@ -131,6 +131,11 @@ impl Normalizer {
         &self.moments
     }
 
+    /// Means and inverse standard deviations of the elements of an observation.
+    pub(crate) fn of_elements(&self) -> [&[f32]; 2] {
+        [&self.mean, &self.inv_std]
+    }
+
     /// Means of the inputs of a network.
     ///
     /// Each category has an input.

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use rl_buffer::{ObsSlice, Rollout};
-use rl_envs::{ActionSpace, Actions, Isa, Pool, Purpose, Space, rng};
+use rl_envs::{ActionSpace, Actions, Isa, Pool, Purpose, Space, Spaces, rng};
+use rl_policy::{Exported, Head};
 
 use crate::kernel::fused::Fused;
 use crate::kernel::net::PackedNet;
@@ -15,6 +16,7 @@ use crate::network::params::Layout;
 use crate::policy::distributions::{
     Distribution, add_noise, greedy, log_prob_of, log_softmax_heads, sample, standardize_columns,
 };
+use crate::policy::exported::bounds;
 use crate::policy::mask_rows;
 use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::{Acted, Acting, Choice, Error, LearnerKind, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
@@ -369,5 +371,17 @@ impl Policy for ActorCritic {
 
     fn weights(&self) -> Weights<'_> {
         self.network.weights()
+    }
+
+    fn exported(&self, spaces: &Spaces) -> Option<Exported> {
+        let head = match &self.distribution {
+            Distribution::Categorical { heads } => {
+                Head::Categorical { sizes: heads.iter().map(|&n| n as u32).collect(), masked: spaces.actions.masked() }
+            }
+            Distribution::Gaussian { log_std } => {
+                Head::Gaussian { log_std: self.params()[log_std.clone()].to_vec(), bounds: bounds(&spaces.actions)? }
+            }
+        };
+        Some(self.network.exported(&spaces.obs, &[ACTOR], head))
     }
 }

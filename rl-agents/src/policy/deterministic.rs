@@ -6,12 +6,14 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, math, rng};
+use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, Spaces, math, rng};
+use rl_policy::{Exported, Head};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{self, Tile};
 use crate::network::params::Layout;
+use crate::policy::exported::bounds;
 use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
 use crate::policy::squashed::{SquashedGaussian, bounds_of};
 use crate::{Acted, Acting, Choice, Error, NetConfig, Policy, Scratch, Snapshot, Weights};
@@ -280,6 +282,11 @@ impl Policy for DeterministicPolicy {
 
     fn weights(&self) -> Weights<'_> {
         self.network.weights()
+    }
+
+    fn exported(&self, spaces: &Spaces) -> Option<Exported> {
+        let head = Head::Deterministic { bounds: bounds(&spaces.actions)? };
+        Some(self.network.exported(&spaces.obs, &[0], head))
     }
 }
 

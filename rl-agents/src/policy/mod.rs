@@ -4,6 +4,7 @@ pub mod distributions;
 
 pub(crate) mod actor_critic;
 pub(crate) mod deterministic;
+mod exported;
 pub(crate) mod network;
 pub(crate) mod q_network;
 pub(crate) mod size;
@@ -15,7 +16,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSliceMut, Actions, Purpose, rng};
+use rl_envs::{ActionSliceMut, Actions, Purpose, Spaces, rng};
+use rl_policy::Exported;
 
 use crate::policy::distributions::{greedy, log_softmax, sample};
 use crate::{Error, Moments};
@@ -144,6 +146,14 @@ pub trait Policy: CopyPolicy + Send + Sync {
 
     /// Returns the parameters, statistics and version for a checkpoint.
     fn weights(&self) -> Weights<'_>;
+
+    /// Returns the policy as data for other programs, if it can leave.
+    ///
+    /// `spaces` are those that it was created for.
+    fn exported(&self, spaces: &Spaces) -> Option<Exported> {
+        let _ = spaces;
+        None
+    }
 }
 
 /// Copies of a policy behind `dyn Policy`, to act while the original learns.

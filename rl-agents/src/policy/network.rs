@@ -110,6 +110,16 @@ impl NetworkShape {
         Ok(Self { layout, conv, categories: Categories::new(obs).map(Arc::new), trunk, heads })
     }
 
+    /// Hidden layers that all heads share, if there are any.
+    pub(crate) fn trunk(&self) -> Option<&Mlp> {
+        self.trunk.as_ref()
+    }
+
+    /// Networks of the heads.
+    pub(crate) fn heads(&self) -> &[Mlp] {
+        &self.heads
+    }
+
     /// Returns the networks in the layouts of the kernel.
     pub(crate) fn kernel(&self, activation: Activation) -> Net {
         Net::new(&self.conv, self.categories.as_ref(), &self.mlps(), activation)
@@ -218,6 +228,10 @@ impl Network {
         }
         self.device = candle_device(device.ordinal())?;
         Ok(true)
+    }
+
+    pub(crate) fn shape(&self) -> &NetworkShape {
+        &self.shape
     }
 
     pub(crate) fn layout(&self) -> &Layout {

@@ -2,7 +2,8 @@
 
 use candle_core::Tensor;
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, math, rng};
+use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, Spaces, math, rng};
+use rl_policy::{Exported, Head};
 
 use crate::kernel::samples::TILE;
 use crate::kernel::tile;
@@ -340,6 +341,13 @@ impl Policy for QNetwork {
 
     fn weights(&self) -> Weights<'_> {
         self.network.weights()
+    }
+
+    fn exported(&self, spaces: &Spaces) -> Option<Exported> {
+        let (n, dueling) = (self.n_actions as u32, self.is_dueling());
+        let head = Head::Values { n, masked: spaces.actions.masked(), dueling };
+        let heads = if dueling { &[Q, VALUE][..] } else { &[Q] };
+        Some(self.network.exported(&spaces.obs, heads, head))
     }
 }
 

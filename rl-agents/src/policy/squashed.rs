@@ -7,12 +7,14 @@ use std::ops::Range;
 
 use candle_core::{D, Tensor};
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, math, rng};
+use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, Spaces, math, rng};
+use rl_policy::{Exported, Head};
 
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{self, Tile};
 use crate::network::params::Layout;
 use crate::policy::distributions::HALF_LN_2_PI;
+use crate::policy::exported::bounds;
 use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
 use crate::{Acted, Acting, Choice, Error, NetConfig, Policy, Scratch, Snapshot, Weights};
 
@@ -360,6 +362,11 @@ impl Policy for SquashedGaussian {
 
     fn weights(&self) -> Weights<'_> {
         self.network.weights()
+    }
+
+    fn exported(&self, spaces: &Spaces) -> Option<Exported> {
+        let head = Head::Squashed { bounds: bounds(&spaces.actions)? };
+        Some(self.network.exported(&spaces.obs, &[MEAN, LOG_STD], head))
     }
 }
 

@@ -1,0 +1,88 @@
+//! Policies as data for other programs: see [`rl_policy`].
+
+use rl_envs::{ActionSpace, Dtype, Space};
+use rl_policy::{Exported, Head, Input, Layer, LayerKind};
+
+use crate::kernel::conv::ConvShape;
+use crate::kernel::gemm::pad;
+use crate::network::activation::Activation;
+use crate::network::mlp::{Linear, Mlp};
+use crate::policy::network::Network;
+
+impl From<Activation> for rl_policy::Activation {
+    fn from(activation: Activation) -> Self {
+        match activation {
+            Activation::Tanh => Self::Tanh,
+            Activation::Relu => Self::Relu,
+        }
+    }
+}
+
+/// Least and greatest action, (A) each; `None` for discrete actions.
+pub(crate) fn bounds(actions: &ActionSpace) -> Option<[Vec<f32>; 2]> {
+    let ActionSpace::Continuous { low, high } = actions else { return None };
+    Some([low.clone(), high.clone()])
+}
+
+/// Joins layers that read the same inputs: their outputs follow each other.
+fn joined(layers: &[&Linear], params: &[f32], kind: LayerKind) -> Layer {
+    let rows = (0..layers[0].n_in)
+        .flat_map(|i| layers.iter().flat_map(move |layer| &params[layer.weight.clone()][i * layer.n_out..(i + 1) * layer.n_out]));
+    let weight = rows.copied().collect();
+    let bias = layers.iter().flat_map(|layer| &params[layer.bias.clone()]).copied().collect();
+    Layer { kind, weight, bias, activation: rl_policy::Activation::Identity }
+}
+
+fn convolution(shape: &ConvShape, planes: bool, params: &[f32], activation: Activation) -> Layer {
+    let &ConvShape { n_in, n_out, kernel, stride, in_size: [rows, columns], .. } = shape;
+    let weight = &params[shape.weight.clone()]; // (out, in, kernel, kernel)
+    let square = kernel * kernel;
+    let term = |i: usize| if planes { i } else { i % n_in * square + i / n_in };
+    let terms = n_in * square;
+    let weight = (0..terms).flat_map(|i| (0..n_out).map(move |o| weight[o * terms + term(i)])).collect();
+    let kind = LayerKind::Conv { input: [n_in, rows, columns], kernel, stride, planes };
+    Layer { kind, weight, bias: params[shape.bias.clone()].to_vec(), activation: activation.into() }
+}
+
+impl Network {
+    /// Exports the network with the given heads, whose outputs follow each other, and the policy's `head`.
+    ///
+    /// All of `heads` read a common trunk, or there is one.
+    pub(crate) fn exported(&self, obs: &Space, heads: &[usize], head: Head) -> Exported {
+        let shape = self.shape();
+        let (params, convolutions) = (self.params(), shape.conv.layers());
+        let activation = shape.conv.activation();
+        let mut layers: Vec<_> =
+            convolutions.iter().enumerate().map(|(i, conv)| convolution(conv, i == 0, params, activation)).collect();
+        // Inputs of the first dense layer come in runs of channels.
+        let mut run = convolutions.last().map(|conv| (conv.n_out, pad(conv.n_out)));
+        let mut dense = |linears: &[&Linear], activation: Option<Activation>| {
+            let (real, padded) = run.take().unwrap_or((linears[0].n_in, linears[0].n_in));
+            let mut layer = joined(linears, params, LayerKind::Dense { real, padded });
+            layer.activation = activation.map_or(rl_policy::Activation::Identity, Into::into);
+            layers.push(layer);
+        };
+        for linear in shape.trunk().into_iter().flat_map(Mlp::layers) {
+            dense(&[linear], Some(activation));
+        }
+        // Several heads have one layer each.
+        let of_heads: Vec<_> = heads.iter().map(|&head| shape.heads()[head].layers()).collect();
+        let n_layers = of_heads[0].len();
+        for i in 0..n_layers {
+            let linears: Vec<_> = of_heads.iter().map(|layers| &layers[i]).collect();
+            dense(&linears, (i + 1 < n_layers).then_some(activation));
+        }
+        Exported { about: String::new(), input: self.input(obs), layers, head }
+    }
+
+    fn input(&self, obs: &Space) -> Input {
+        let normalize = self.normalizer().map(|normalizer| normalizer.of_elements().map(<[f32]>::to_vec));
+        Input {
+            shape: obs.shape().to_vec(),
+            frames: obs.stack(),
+            bytes: (obs.dtype() == Dtype::U8).then_some(obs.scale()),
+            normalize,
+            categories: obs.categories().to_vec(),
+        }
+    }
+}

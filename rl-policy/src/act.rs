@@ -1,0 +1,325 @@
+//! Acts: layers, head, action.
+
+use core::mem::swap;
+
+use crate::format::{LIMIT, LOG_STD_RANGE, LONG, MASKED, PART};
+use crate::math::{activation_tanh, clamp, exp, fused, ln, normal, tanh, uniform, words};
+use crate::read::{Conv, Error, Floats, Head, Kind, Layer, Policy};
+
+/// An observation.
+#[derive(Clone, Copy, Debug)]
+pub enum Obs<'a> {
+    /// Numbers, (D).
+    F32(&'a [f32]),
+    /// Bytes, (D).
+    U8(&'a [u8]),
+}
+
+/// Rule that selects an action.
+#[derive(Clone, Copy, Debug)]
+pub enum Choice {
+    /// The most likely action.
+    Greedy,
+    /// A random action, where the policy has a distribution; else the greedy one.
+    ///
+    /// It is the action that the training's collector draws with this seed in this step of this environment.
+    Sample {
+        /// Seed of the random numbers.
+        seed: u64,
+        /// Index of the environment.
+        env: u32,
+        /// Step of the environment, over all its episodes.
+        step: u64,
+    },
+}
+
+/// An action, to be written.
+#[derive(Debug)]
+pub enum Action<'a> {
+    /// A choice from each head.
+    Discrete(&'a mut [u32]),
+    /// Numbers within the environment's bounds.
+    Continuous(&'a mut [f32]),
+}
+
+/// Adds a frame to an observation that stacks several, the oldest first.
+///
+/// The `first` frame of an episode fills the whole observation.
+///
+/// # Panics
+/// If the observation is no whole number of frames.
+pub fn stack<T: Copy>(obs: &mut [T], frame: &[T], first: bool) {
+    assert!(obs.len().is_multiple_of(frame.len()), "whole frames");
+    if first {
+        obs.chunks_exact_mut(frame.len()).for_each(|to| to.copy_from_slice(frame));
+    } else {
+        obs.copy_within(frame.len().., 0);
+        let last = obs.len() - frame.len();
+        obs[last..].copy_from_slice(frame);
+    }
+}
+
+/// Adds `x` times a row of weights to sums.
+#[inline(always)]
+fn add_row(sums: &mut [f32], x: f32, row: &[[u8; 4]]) {
+    sums.iter_mut().zip(row).for_each(|(sum, w)| *sum = fused(x, f32::from_le_bytes(*w), *sum));
+}
+
+/// Sums of one position, which begin with the biases.
+///
+/// Sums of many terms are made of sums of [`PART`] terms.
+struct Sums<'a> {
+    total: &'a mut [f32],
+    part: &'a mut [f32],
+    /// Index of the part that is being summed.
+    at: usize,
+    is_long: bool,
+}
+
+impl<'a> Sums<'a> {
+    fn new(bias: Floats<'_>, places: usize, total: &'a mut [f32], part: &'a mut [f32]) -> Self {
+        total.iter_mut().zip(bias.iter()).for_each(|(to, b)| *to = b);
+        Self { total, part, at: 0, is_long: places > LONG }
+    }
+
+    /// Adds the term at `place`.
+    #[inline(always)]
+    fn add(&mut self, place: usize, x: f32, row: &[[u8; 4]]) {
+        if self.is_long && place / PART != self.at {
+            self.close();
+            self.at = place / PART;
+        }
+        add_row(if self.at == 0 { self.total } else { self.part }, x, row);
+    }
+
+    /// Adds the part to the total, and begins another one.
+    fn close(&mut self) {
+        if self.at > 0 {
+            self.total.iter_mut().zip(&*self.part).for_each(|(to, sum)| *to += sum);
+        }
+        self.part.fill(0.0);
+    }
+}
+
+fn dense(layer: &Layer<'_>, [real, padded]: [usize; 2], x: &[f32], y: &mut [f32], part: &mut [f32]) {
+    let n = layer.bias.len();
+    let mut sums = Sums::new(layer.bias, x.len() / real * padded, &mut y[..n], &mut part[..n]);
+    let mut rows = layer.weight.0.chunks_exact(n);
+    for (run, x) in x.chunks_exact(real).enumerate() {
+        for ((i, &x), row) in x.iter().enumerate().zip(&mut rows) {
+            sums.add(run * padded + i, x, row);
+        }
+    }
+    sums.close();
+}
+
+/// Computes a first layer in which categories have a row of the weights each.
+fn gather(layer: &Layer<'_>, categories: &[[u8; 4]], x: &[f32], y: &mut [f32], part: &mut [f32]) {
+    let n = layer.bias.len();
+    let mut sums = Sums::new(layer.bias, layer.weight.len() / n, &mut y[..n], &mut part[..n]);
+    let mut first = 0;
+    for (&x, n_categories) in x.iter().zip(categories) {
+        let n_categories = u32::from_le_bytes(*n_categories);
+        let category = x as u32;
+        let input = match n_categories {
+            0 => Some((0, x)),
+            _ => (category < n_categories && category as f32 == x).then_some((category as usize, 1.0)),
+        };
+        if let Some((i, x)) = input {
+            sums.add(first + i, x, &layer.weight.0[(first + i) * n..][..n]);
+        }
+        first += n_categories.max(1) as usize;
+    }
+    sums.close();
+}
+
+fn convolve(layer: &Layer<'_>, conv: Conv, x: &[f32], y: &mut [f32], part: &mut [f32]) {
+    let Conv { channels, rows, columns, kernel, stride, planes } = conv;
+    let n = layer.bias.len();
+    let terms = channels * kernel * kernel;
+    let out_columns = (columns - kernel) / stride + 1;
+    for (position, y) in y.chunks_exact_mut(n).enumerate() {
+        let (row, column) = (position / out_columns * stride, position % out_columns * stride);
+        let mut sums = Sums::new(layer.bias, terms, y, &mut part[..n]);
+        for (term, weights) in layer.weight.0.chunks_exact(n).enumerate() {
+            let at = if planes {
+                let (c, i, j) = (term / (kernel * kernel), term / kernel % kernel, term % kernel);
+                (c * rows + row + i) * columns + column + j
+            } else {
+                let (i, j, c) = (term / (kernel * channels), term / channels % kernel, term % channels);
+                ((row + i) * columns + column + j) * channels + c
+            };
+            sums.add(term, x[at], weights);
+        }
+        sums.close();
+    }
+}
+
+/// Converts logits to log-probabilities, in place.
+fn log_softmax(logits: &mut [f32]) {
+    let max = logits.iter().fold(f32::NEG_INFINITY, |max, &logit| if logit > max { logit } else { max });
+    let sum = logits.iter().fold(0.0, |sum, logit| sum + exp(logit - max));
+    let log_sum = ln(sum);
+    logits.iter_mut().for_each(|logit| *logit = *logit - max - log_sum);
+}
+
+/// Draws an index from log-probabilities with a uniform number.
+fn draw(log_probs: &[f32], uniform: f32) -> u32 {
+    let (mut cumulative, mut last) = (0.0, 0);
+    for (action, &log_prob) in (0..).zip(log_probs) {
+        let probability = exp(log_prob);
+        if probability > 0.0 {
+            last = action;
+            cumulative += probability;
+            if cumulative > uniform {
+                break;
+            }
+        }
+    }
+    last
+}
+
+/// Returns the index of the greatest number, the first of equals.
+fn greatest(numbers: &[f32]) -> u32 {
+    let best = |best: usize, i: usize| if numbers[i] > numbers[best] { i } else { best };
+    (1..numbers.len()).fold(0, best) as u32
+}
+
+impl Policy<'_> {
+    /// Computes the outputs of the network: logits, action values, means, or means and logarithms of standard deviations.
+    ///
+    /// They are in `memory`, of [`Policy::memory_len`] numbers.
+    ///
+    /// # Errors
+    /// [`Error::Call`] if a length or a type differs.
+    pub fn outputs<'m>(&self, obs: Obs<'_>, memory: &'m mut [f32]) -> Result<&'m mut [f32], Error> {
+        if memory.len() < self.memory_len() {
+            return Err(Error::Call("the numbers of the memory"));
+        }
+        let (mut x, rest) = memory.split_at_mut(self.widest);
+        let (mut y, part) = rest.split_at_mut(self.widest);
+        self.read_obs(obs, &mut x[..self.d])?;
+        let (mut n_in, mut is_first) = (self.d, true);
+        for layer in self.layers {
+            let n_out = match layer.kind {
+                Kind::Dense { .. } => layer.bias.len(),
+                Kind::Conv(Conv { rows, columns, kernel, stride, .. }) => {
+                    ((rows - kernel) / stride + 1) * ((columns - kernel) / stride + 1) * layer.bias.len()
+                }
+            };
+            match layer.kind {
+                Kind::Dense { .. } if is_first && !self.categories.is_empty() => {
+                    gather(&layer, self.categories, &x[..n_in], y, part);
+                }
+                Kind::Dense { real, padded } => dense(&layer, [real, padded], &x[..n_in], y, part),
+                Kind::Conv(conv) => convolve(&layer, conv, &x[..n_in], &mut y[..n_out], part),
+            }
+            match layer.activation {
+                1 => y[..n_out].iter_mut().for_each(|y| *y = activation_tanh(*y)),
+                2 => y[..n_out].iter_mut().for_each(|y| *y = if *y > 0.0 { *y } else { 0.0 }),
+                _ => {}
+            }
+            swap(&mut x, &mut y);
+            (n_in, is_first) = (n_out, false);
+        }
+        let outputs = &mut x[..self.n_outputs];
+        if let Head::Values { n, dueling: true, .. } = self.head {
+            let (advantages, value) = outputs.split_at_mut(n);
+            let sum = advantages.iter().fold(0.0, |sum, x| sum + x);
+            let offset = value[0] - sum * (1.0 / n as f32);
+            advantages.iter_mut().for_each(|q| *q += offset);
+        }
+        Ok(outputs)
+    }
+
+    /// Scales and normalizes an observation.
+    fn read_obs(&self, obs: Obs<'_>, to: &mut [f32]) -> Result<(), Error> {
+        match (obs, self.bytes) {
+            (Obs::F32(obs), None) if obs.len() == to.len() => to.copy_from_slice(obs),
+            (Obs::U8(obs), Some(scale)) if obs.len() == to.len() => {
+                to.iter_mut().zip(obs).for_each(|(to, &x)| *to = f32::from(x) * scale);
+            }
+            _ => return Err(Error::Call("the elements of the observation")),
+        }
+        if let Some([mean, inv_std]) = self.normalize {
+            let is_number = |i: usize| self.categories.get(i).is_none_or(|n| *n == [0; 4]);
+            for (i, x) in to.iter_mut().enumerate().filter(|(i, _)| is_number(*i)) {
+                *x = clamp((*x - mean.at(i)) * inv_std.at(i), -LIMIT, LIMIT);
+            }
+        }
+        Ok(())
+    }
+
+    /// Acts on an observation.
+    ///
+    /// `mask` holds 1 for each legal action, and is empty where [`Policy::mask_len`] is 0; `memory` has [`Policy::memory_len`] numbers,
+    /// `action` [`Policy::action_len`] elements.
+    ///
+    /// # Errors
+    /// [`Error::Call`] if a length or a type differs.
+    pub fn act(&self, obs: Obs<'_>, mask: &[u8], choice: Choice, memory: &mut [f32], action: Action<'_>) -> Result<(), Error> {
+        if mask.len() != self.mask_len() {
+            return Err(Error::Call("the flags of the mask"));
+        }
+        let outputs = self.outputs(obs, memory)?;
+        match (action, self.head) {
+            (Action::Discrete(action), Head::Categorical { sizes, .. }) if action.len() == sizes.len() => {
+                outputs.iter_mut().zip(mask).filter(|(_, legal)| **legal == 0).for_each(|(logit, _)| *logit = MASKED);
+                let mut rest = outputs;
+                for ((action, size), head) in action.iter_mut().zip(sizes).zip(0..) {
+                    let (logits, others) = rest.split_at_mut(u32::from_le_bytes(*size) as usize);
+                    log_softmax(logits);
+                    *action = match choice {
+                        Choice::Greedy => greatest(logits),
+                        Choice::Sample { seed, env, step } => {
+                            draw(logits, uniform(words(seed, env, step >> 2, head)[(step & 3) as usize]))
+                        }
+                    };
+                    rest = others;
+                }
+            }
+            (Action::Discrete([action]), Head::Values { n, .. }) => {
+                let mut best = None;
+                for (i, &q) in outputs[..n].iter().enumerate().filter(|(i, _)| mask.get(*i).is_none_or(|legal| *legal == 1)) {
+                    best = if best.is_none_or(|(_, value)| q > value) { Some((i, q)) } else { best };
+                }
+                *action = best.map_or(0, |(i, _)| i as u32);
+            }
+            (
+                Action::Continuous(action),
+                Head::Gaussian { bounds, .. } | Head::Squashed { bounds } | Head::Deterministic { bounds },
+            ) if action.len() == bounds[0].len() => {
+                for (j, action) in action.iter_mut().enumerate() {
+                    *action = self.continuous(j, outputs, choice);
+                }
+            }
+            _ => return Err(Error::Call("the elements of the action")),
+        }
+        Ok(())
+    }
+
+    /// Dimension `j` of an action.
+    fn continuous(&self, j: usize, outputs: &[f32], choice: Choice) -> f32 {
+        let noise = |seed, env, step| normal(words(seed, env, step, j as u32 >> 2), j & 3);
+        let scaled = |[low, high]: [Floats<'_>; 2], y: f32| {
+            let (low, high) = (low.at(j), high.at(j));
+            clamp(0.5 * (low + high) + 0.5 * (high - low) * y, low, high)
+        };
+        match (self.head, choice) {
+            (Head::Gaussian { bounds: [low, high], log_std }, choice) => {
+                let mean = outputs[j];
+                let action = match choice {
+                    Choice::Greedy => mean,
+                    Choice::Sample { seed, env, step } => mean + exp(log_std.at(j)) * noise(seed, env, step),
+                };
+                clamp(action, low.at(j), high.at(j))
+            }
+            (Head::Squashed { bounds }, Choice::Sample { seed, env, step }) => {
+                let log_std = clamp(outputs[bounds[0].len() + j], LOG_STD_RANGE[0], LOG_STD_RANGE[1]);
+                scaled(bounds, tanh(outputs[j] + exp(log_std) * noise(seed, env, step)))
+            }
+            (Head::Squashed { bounds } | Head::Deterministic { bounds }, _) => scaled(bounds, tanh(outputs[j])),
+            (Head::Categorical { .. } | Head::Values { .. }, _) => unreachable!("a continuous action"),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! A policy as data: everything between an observation and an action.
+
+/// A policy, with all that it does to an observation before and to an action after its network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exported {
+    /// Origin of the policy, in words.
+    pub about: String,
+    /// Observations that the policy reads.
+    pub input: Input,
+    /// Layers of the network, in order; each reads the outputs of the one before.
+    pub layers: Vec<Layer>,
+    /// Actions from the outputs of the last layer.
+    pub head: Head,
+}
+
+/// Observations, and what is done to them before the first layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Input {
+    /// Shape of an observation: D elements.
+    pub shape: Vec<usize>,
+    /// Number of frames that an observation stacks along its first axis, oldest first.
+    pub frames: usize,
+    /// Factor of bytes; `None` for elements that are f32.
+    pub bytes: Option<f32>,
+    /// Mean and inverse standard deviation of each element, (D) each, where observations are normalized.
+    ///
+    /// An element becomes `(x - mean) * inv_std`, clipped to +-10.
+    pub normalize: Option<[Vec<f32>; 2]>,
+    /// Number of categories of each element, 0 for a number: (D); empty if all elements are numbers.
+    pub categories: Vec<u32>,
+}
+
+/// One layer with its parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    /// Products of the layer.
+    pub kind: LayerKind,
+    /// Weights, (terms, outputs): terms in the order of summation.
+    pub weight: Vec<f32>,
+    /// Biases, (outputs).
+    pub bias: Vec<f32>,
+    /// Function of each output.
+    pub activation: Activation,
+}
+
+/// Kind of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerKind {
+    /// Every output reads every input.
+    ///
+    /// Inputs come in runs of `real` numbers; in the order of summation a run has `padded` places.
+    Dense {
+        /// Length of a run.
+        real: usize,
+        /// Places of a run.
+        padded: usize,
+    },
+    /// Convolution with a square kernel and without padding; outputs are (rows, columns, channels).
+    Conv {
+        /// Channels, rows and columns of the input.
+        input: [usize; 3],
+        /// Rows of the kernel, which has as many columns.
+        kernel: usize,
+        /// Distance between positions.
+        stride: usize,
+        /// True if the input is (channels, rows, columns), with terms in this order; false for (rows, columns, channels).
+        planes: bool,
+    },
+}
+
+/// Function after a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// None.
+    Identity,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// The greater of 0 and the number.
+    Relu,
+}
+
+/// Distribution, or choice, of an action.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Head {
+    /// Outputs are logits, head after head; an action is a choice from each head.
+    Categorical {
+        /// Number of choices of each head.
+        sizes: Vec<u32>,
+        /// True if the environment says which actions are legal; there is one head then.
+        masked: bool,
+    },
+    /// Outputs are action values, or advantages followed by a value; the action is the best legal one.
+    Values {
+        /// Number of actions.
+        n: u32,
+        /// True if the environment says which actions are legal.
+        masked: bool,
+        /// True if a value follows the advantages.
+        dueling: bool,
+    },
+    /// Outputs are means.
+    Gaussian {
+        /// Logarithms of the standard deviations, (A).
+        log_std: Vec<f32>,
+        /// Least and greatest action, (A) each: the environment clips to them.
+        bounds: [Vec<f32>; 2],
+    },
+    /// Outputs are means, followed by logarithms of standard deviations; the tanh of a draw is scaled to the bounds.
+    Squashed {
+        /// Least and greatest action, (A) each.
+        bounds: [Vec<f32>; 2],
+    },
+    /// Outputs are actions before their tanh, which is scaled to the bounds.
+    Deterministic {
+        /// Least and greatest action, (A) each.
+        bounds: [Vec<f32>; 2],
+    },
+}
+
+impl Input {
+    /// Number of elements D of an observation.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// True if an observation has no elements, which no environment has.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of inputs of a first dense layer: each category has one.
+    #[must_use]
+    pub fn n_inputs(&self) -> usize {
+        if self.categories.is_empty() { self.len() } else { self.categories.iter().map(|&n| n.max(1) as usize).sum() }
+    }
+}
+
+impl Layer {
+    /// Number of terms of an output.
+    #[must_use]
+    pub fn n_terms(&self) -> usize {
+        self.weight.len() / self.bias.len().max(1)
+    }
+
+    /// Number of outputs: of a convolution, at all positions.
+    #[must_use]
+    pub fn n_out(&self) -> usize {
+        match self.kind {
+            LayerKind::Dense { .. } => self.bias.len(),
+            LayerKind::Conv { input: [_, rows, columns], kernel, stride, .. } => {
+                ((rows - kernel) / stride + 1) * ((columns - kernel) / stride + 1) * self.bias.len()
+            }
+        }
+    }
+}
+
+impl Head {
+    /// Number of outputs of the last layer.
+    #[must_use]
+    pub fn n_outputs(&self) -> usize {
+        match self {
+            Self::Categorical { sizes, .. } => sizes.iter().map(|&n| n as usize).sum(),
+            Self::Values { n, dueling, .. } => *n as usize + usize::from(*dueling),
+            Self::Gaussian { bounds, .. } | Self::Deterministic { bounds } => bounds[0].len(),
+            Self::Squashed { bounds } => 2 * bounds[0].len(),
+        }
+    }
+
+    /// Number of choices, or of dimensions, of an action.
+    #[must_use]
+    pub fn action_len(&self) -> usize {
+        match self {
+            Self::Categorical { sizes, .. } => sizes.len(),
+            Self::Values { .. } => 1,
+            Self::Gaussian { bounds, .. } | Self::Squashed { bounds } | Self::Deterministic { bounds } => bounds[0].len(),
+        }
+    }
+
+    /// Number of legal flags that the environment gives; 0 without masks.
+    #[must_use]
+    pub fn mask_len(&self) -> usize {
+        match self {
+            Self::Categorical { sizes, masked: true } => sizes[0] as usize,
+            Self::Values { n, masked: true, .. } => *n as usize,
+            _ => 0,
+        }
+    }
+}
+
+impl Exported {
+    /// Number of parameters.
+    #[must_use]
+    pub fn n_params(&self) -> usize {
+        self.layers.iter().map(|layer| layer.weight.len() + layer.bias.len()).sum()
+    }
+
+    /// Number of multiply-adds of an action.
+    #[must_use]
+    pub fn multiply_adds(&self) -> usize {
+        let of = |layer: &Layer| layer.weight.len() * layer.n_out() / layer.bias.len().max(1);
+        self.layers.iter().map(of).sum()
+    }
+}

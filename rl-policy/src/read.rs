@@ -1,0 +1,371 @@
+//! Reads a policy's file, in place.
+
+use core::fmt;
+
+use crate::format::{self, MAGIC, VERSION, checksum};
+
+/// Largest number of elements of an observation, outputs of a layer, or terms of a sum.
+const MAX_LEN: usize = 1 << 28;
+
+/// Error of a file or of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The bytes are no policy's file.
+    Magic,
+    /// The file is of another version of the format.
+    Version(u32),
+    /// The file is shorter, or longer, than it says.
+    Length,
+    /// The checksum differs: the file is damaged.
+    Checksum,
+    /// The parts of the file do not fit together.
+    Contents,
+    /// A slice of a call has another length, or element type, than the policy's.
+    Call(&'static str),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Magic => f.write_str("this is no policy file"),
+            Self::Version(version) => {
+                write!(f, "the policy file has version {version} of the format; this loader reads {VERSION}")
+            }
+            Self::Length => f.write_str("the policy file is cut off, or followed by something else"),
+            Self::Checksum => f.write_str("the policy file is damaged: its checksum differs"),
+            Self::Contents => f.write_str("the parts of the policy file do not fit together"),
+            Self::Call(what) => write!(f, "{what} differ in number or type from the policy's"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// Numbers of a file: little-endian words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Floats<'a>(pub(crate) &'a [[u8; 4]]);
+
+impl Floats<'_> {
+    #[inline(always)]
+    pub(crate) fn len(self) -> usize {
+        self.0.len()
+    }
+
+    #[inline(always)]
+    pub(crate) fn at(self, i: usize) -> f32 {
+        f32::from_le_bytes(self.0[i])
+    }
+}
+
+impl<'a> Floats<'a> {
+    #[inline(always)]
+    pub(crate) fn iter(self) -> impl Iterator<Item = f32> + use<'a> {
+        self.0.iter().map(|bytes| f32::from_le_bytes(*bytes))
+    }
+}
+
+/// Words of a file that are still to be read.
+#[derive(Clone, Copy, Debug)]
+struct Words<'a>(&'a [[u8; 4]]);
+
+impl<'a> Words<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [[u8; 4]], Error> {
+        let (words, rest) = self.0.split_at_checked(n).ok_or(Error::Contents)?;
+        self.0 = rest;
+        Ok(words)
+    }
+
+    fn u32(&mut self) -> Result<u32, Error> {
+        self.take(1).map(|words| u32::from_le_bytes(words[0]))
+    }
+
+    /// A length from 1 on.
+    fn len(&mut self) -> Result<usize, Error> {
+        let n = self.u32()? as usize;
+        if (1..=MAX_LEN).contains(&n) { Ok(n) } else { Err(Error::Contents) }
+    }
+
+    fn flag(&mut self) -> Result<bool, Error> {
+        match self.u32()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Error::Contents),
+        }
+    }
+
+    fn floats(&mut self, n: usize) -> Result<Floats<'a>, Error> {
+        self.take(n).map(Floats)
+    }
+}
+
+fn product(a: usize, b: usize) -> Result<usize, Error> {
+    a.checked_mul(b).filter(|&n| n <= MAX_LEN).ok_or(Error::Contents)
+}
+
+/// Head of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Head<'a> {
+    Categorical { sizes: &'a [[u8; 4]], masked: bool },
+    Values { n: usize, masked: bool, dueling: bool },
+    Gaussian { bounds: [Floats<'a>; 2], log_std: Floats<'a> },
+    Squashed { bounds: [Floats<'a>; 2] },
+    Deterministic { bounds: [Floats<'a>; 2] },
+}
+
+/// Shape of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Conv {
+    pub(crate) channels: usize,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) kernel: usize,
+    pub(crate) stride: usize,
+    pub(crate) planes: bool,
+}
+
+/// Products of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Dense { real: usize, padded: usize },
+    Conv(Conv),
+}
+
+/// One layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layer<'a> {
+    pub(crate) kind: Kind,
+    /// 0: none, 1: tanh, 2: ReLU.
+    pub(crate) activation: u32,
+    pub(crate) weight: Floats<'a>, // (terms, outputs)
+    pub(crate) bias: Floats<'a>,   // (outputs)
+}
+
+impl<'a> Layer<'a> {
+    fn read(words: &mut Words<'a>) -> Result<Self, Error> {
+        let kind = match words.u32()? {
+            format::DENSE => Kind::Dense { real: words.len()?, padded: words.len()? },
+            format::CONV => Kind::Conv(Conv {
+                channels: words.len()?,
+                rows: words.len()?,
+                columns: words.len()?,
+                kernel: words.len()?,
+                stride: words.len()?,
+                planes: words.flag()?,
+            }),
+            _ => return Err(Error::Contents),
+        };
+        let (activation, terms, n_out) = (words.u32()?, words.len()?, words.len()?);
+        let (weight, bias) = (words.floats(product(terms, n_out)?)?, words.floats(n_out)?);
+        if activation > 2 { Err(Error::Contents) } else { Ok(Self { kind, activation, weight, bias }) }
+    }
+
+    /// Number of inputs and of outputs, if the parts fit together.
+    fn lens(&self) -> Result<[usize; 2], Error> {
+        let (terms, n) = (self.weight.len() / self.bias.len(), self.bias.len());
+        match self.kind {
+            Kind::Dense { real, padded } => {
+                product(terms / real, padded)?;
+                if real <= padded && terms.is_multiple_of(real) { Ok([terms, n]) } else { Err(Error::Contents) }
+            }
+            Kind::Conv(Conv { channels, rows, columns, kernel, stride, .. }) => {
+                if kernel > rows || kernel > columns || product(product(kernel, kernel)?, channels)? != terms {
+                    return Err(Error::Contents);
+                }
+                let positions = product((rows - kernel) / stride + 1, (columns - kernel) / stride + 1)?;
+                Ok([product(product(rows, columns)?, channels)?, product(positions, n)?])
+            }
+        }
+    }
+}
+
+/// Layers that are still to be computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layers<'a> {
+    words: Words<'a>,
+    left: usize,
+}
+
+impl<'a> Iterator for Layers<'a> {
+    type Item = Layer<'a>;
+
+    /// Reads the next layer; all were read once when the file was opened.
+    fn next(&mut self) -> Option<Layer<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        Layer::read(&mut self.words).ok()
+    }
+}
+
+/// A policy in the bytes of its file.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy<'a> {
+    pub(crate) about: &'a str,
+    pub(crate) d: usize,
+    pub(crate) frames: usize,
+    /// Factor of bytes, if observations are bytes.
+    pub(crate) bytes: Option<f32>,
+    pub(crate) normalize: Option<[Floats<'a>; 2]>,
+    pub(crate) categories: &'a [[u8; 4]],
+    pub(crate) head: Head<'a>,
+    pub(crate) layers: Layers<'a>,
+    /// Greatest number of inputs or outputs of a layer.
+    pub(crate) widest: usize,
+    /// Greatest number of outputs that are summed together.
+    pub(crate) together: usize,
+    pub(crate) n_outputs: usize,
+}
+
+impl<'a> Policy<'a> {
+    /// Opens a file.
+    ///
+    /// Nothing is copied: the policy reads its weights from `file`.
+    ///
+    /// # Errors
+    /// All but [`Error::Call`], for bytes that are no undamaged file.
+    pub fn new(file: &'a [u8]) -> Result<Self, Error> {
+        if !file.starts_with(&MAGIC) {
+            return Err(Error::Magic);
+        }
+        let (words, rest) = file.as_chunks::<4>();
+        let mut words = Words(words);
+        let [_, _, version, len, sum] = words.take(5).map_err(|_| Error::Length)? else { return Err(Error::Length) };
+        if u32::from_le_bytes(*version) != VERSION {
+            return Err(Error::Version(u32::from_le_bytes(*version)));
+        }
+        if u32::from_le_bytes(*len) as usize != file.len() || !rest.is_empty() {
+            return Err(Error::Length);
+        }
+        if u32::from_le_bytes(*sum) != checksum(words.0.as_flattened()) {
+            return Err(Error::Checksum);
+        }
+        Self::read(words)
+    }
+
+    /// Reads what follows the checksum.
+    fn read(mut words: Words<'a>) -> Result<Self, Error> {
+        let n = words.u32()? as usize;
+        let about = words.take(n.div_ceil(4))?.as_flattened();
+        let about = core::str::from_utf8(&about[..n]).map_err(|_| Error::Contents)?;
+        let rank = words.len()?;
+        let d = (0..rank).try_fold(1, |d, _| product(d, words.len()?))?;
+        let (frames, is_bytes, scale) = (words.len()?, words.flag()?, words.floats(1)?.at(0));
+        let normalize = if words.flag()? { Some([words.floats(d)?, words.floats(d)?]) } else { None };
+        let n_categories = words.u32()? as usize;
+        let categories = words.take(n_categories)?;
+        let head = Self::read_head(&mut words)?;
+        let left = words.len()?;
+        let layers = Layers { words, left };
+
+        let n_inputs = if categories.is_empty() {
+            d
+        } else {
+            let of = |n: &[u8; 4]| u32::from_le_bytes(*n).max(1) as usize;
+            let sum = categories.iter().try_fold(0usize, |sum, n| sum.checked_add(of(n)));
+            sum.filter(|_| categories.len() == d).ok_or(Error::Contents)?
+        };
+        let (mut before, mut widest, mut together) = (n_inputs, d, 0);
+        for i in 0..left {
+            let layer = Layer::read(&mut words)?;
+            let [n_in, n_out] = layer.lens()?;
+            let is_gather = i == 0 && !categories.is_empty();
+            if n_in != before || is_gather && layer.kind != (Kind::Dense { real: n_in, padded: n_in }) {
+                return Err(Error::Contents);
+            }
+            (before, widest, together) = (n_out, widest.max(n_out), together.max(layer.bias.len()));
+        }
+        let n_outputs = match head {
+            Head::Categorical { sizes, .. } => {
+                let sum = sizes.iter().try_fold(0usize, |sum, &n| sum.checked_add(u32::from_le_bytes(n) as usize));
+                sum.ok_or(Error::Contents)?
+            }
+            Head::Values { n, dueling, .. } => n + usize::from(dueling),
+            Head::Gaussian { bounds, .. } | Head::Deterministic { bounds } => bounds[0].len(),
+            Head::Squashed { bounds } => 2 * bounds[0].len(),
+        };
+        if n_outputs != before || !words.0.is_empty() || !d.is_multiple_of(frames) {
+            return Err(Error::Contents);
+        }
+        let bytes = is_bytes.then_some(scale);
+        Ok(Self { about, d, frames, bytes, normalize, categories, head, layers, widest, together, n_outputs })
+    }
+
+    fn read_head(words: &mut Words<'a>) -> Result<Head<'a>, Error> {
+        let (kind, n, flags) = (words.u32()?, words.len()?, words.u32()?);
+        let mut bounds = || Ok([words.floats(n)?, words.floats(n)?]);
+        Ok(match (kind, flags) {
+            (format::CATEGORICAL, 0 | 1) => {
+                let sizes = words.take(n)?;
+                if sizes.contains(&[0; 4]) || flags == 1 && n > 1 {
+                    return Err(Error::Contents);
+                }
+                Head::Categorical { sizes, masked: flags == 1 }
+            }
+            (format::VALUES, 0..=3) => Head::Values { n, masked: flags & 1 == 1, dueling: flags & 2 == 2 },
+            (format::GAUSSIAN, 0) => Head::Gaussian { bounds: bounds()?, log_std: words.floats(n)? },
+            (format::SQUASHED, 0) => Head::Squashed { bounds: bounds()? },
+            (format::DETERMINISTIC, 0) => Head::Deterministic { bounds: bounds()? },
+            _ => return Err(Error::Contents),
+        })
+    }
+
+    /// Origin of the policy, in words.
+    #[must_use]
+    pub fn about(&self) -> &'a str {
+        self.about
+    }
+
+    /// Number of elements D of an observation, all its frames together.
+    #[must_use]
+    pub fn obs_len(&self) -> usize {
+        self.d
+    }
+
+    /// Number of frames that an observation stacks: see [`stack`](crate::stack).
+    #[must_use]
+    pub fn frames(&self) -> usize {
+        self.frames
+    }
+
+    /// True if the elements of an observation are bytes; false for f32.
+    #[must_use]
+    pub fn reads_bytes(&self) -> bool {
+        self.bytes.is_some()
+    }
+
+    /// Number of flags of legal actions; 0 without masks.
+    #[must_use]
+    pub fn mask_len(&self) -> usize {
+        match self.head {
+            Head::Categorical { masked: true, .. } => self.n_outputs,
+            Head::Values { n, masked: true, .. } => n,
+            _ => 0,
+        }
+    }
+
+    /// Number of choices of a discrete action, or of dimensions of a continuous one.
+    #[must_use]
+    pub fn action_len(&self) -> usize {
+        match self.head {
+            Head::Categorical { sizes, .. } => sizes.len(),
+            Head::Values { .. } => 1,
+            Head::Gaussian { bounds, .. } | Head::Squashed { bounds } | Head::Deterministic { bounds } => bounds[0].len(),
+        }
+    }
+
+    /// True if an action is discrete: [`Action::Discrete`](crate::Action::Discrete).
+    #[must_use]
+    pub fn is_discrete(&self) -> bool {
+        matches!(self.head, Head::Categorical { .. } | Head::Values { .. })
+    }
+
+    /// Number of outputs of the network.
+    #[must_use]
+    pub fn n_outputs(&self) -> usize {
+        self.n_outputs
+    }
+
+    /// Number of f32 that acting needs.
+    #[must_use]
+    pub fn memory_len(&self) -> usize {
+        2 * self.widest + self.together
+    }
+}
