@@ -1,5 +1,8 @@
 //! Exported policies act as the originals, bit for bit.
 
+use std::path::Path;
+use std::process::Command;
+
 use rl_agents::distributions::log_softmax;
 use rl_agents::{
     Acted, Acting, Activation, ActorCritic, Choice, DeterministicPolicy, NetConfig, Policy, QNetwork, Scratch, Snapshot,
@@ -7,7 +10,8 @@ use rl_agents::{
 };
 use rl_buffer::ObsSlice;
 use rl_envs::{ActionSpace, Actions, Dtype, Purpose, Rng, Space, Spaces, math};
-use rl_policy::{Action, Obs, Policy as Loaded, write};
+use rl_policy::write::c::{Sources, Vectors, c};
+use rl_policy::{Action, Exported, Head, Obs, Policy as Loaded, stack, write};
 
 /// A policy with its spaces.
 struct Case {
@@ -199,6 +203,157 @@ fn a_loaded_policy_acts_as_the_original() {
                     assert_eq!(bits(&vector), bits(&original.vectors[i * a..(i + 1) * a]), "{name}, observation {i}: {vector:?}");
                 }
             }
+        }
+    }
+}
+
+/// Returns true if the policy has a distribution of actions.
+fn draws(head: &Head) -> bool {
+    !matches!(head, Head::Values { .. } | Head::Deterministic { .. })
+}
+
+/// A program that acts on observations from its input, and writes actions and outputs.
+fn driver(name: &str, Exported { input, head, .. }: &Exported) -> String {
+    let upper = name.to_ascii_uppercase();
+    let element = if input.bytes.is_some() { "uint8_t" } else { "float" };
+    let action = if matches!(head, Head::Categorical { .. } | Head::Values { .. }) { "uint32_t" } else { "float" };
+    let (mask, get_mask) = if head.mask_len() > 0 {
+        (" mask,", format!("static uint8_t mask[{upper}_MASK];\n        if (fread(mask, sizeof mask, 1, stdin) != 1) return 3;"))
+    } else {
+        ("", String::new())
+    };
+    let sample = if draws(head) {
+        format!("copy = memory;\n        {name}_sample(&copy, obs,{mask} SEED, 5 + i, STEP, action);\n        PUT(action);")
+    } else {
+        String::new()
+    };
+    format!(
+        "#include <stdio.h>
+#include \"{name}.h\"
+#define SEED ((uint64_t)1 << 40 | 9)
+#define STEP ((uint64_t)1 << 33 | 6)
+#define PUT(x) fwrite(x, sizeof x, 1, stdout)
+static {name}_memory memory, copy;
+int main(void) {{
+    static {element} obs[{upper}_OBS];
+    {action} action[{upper}_ACTION];
+    uint32_t i;
+    for (i = 0; fread(obs, sizeof obs, 1, stdin) == 1; i++) {{
+        {get_mask}
+        if (i % 7 == 0) {name}_reset(&memory);
+        {sample}
+        {name}_act(&memory, obs,{mask} action);
+        PUT(action);
+        fwrite({name}_outputs(&memory), sizeof(float), {upper}_OUTPUTS, stdout);
+    }}
+    return {name}_test(&copy) ? 1 : 0;
+}}
+"
+    )
+}
+
+/// Bytes of an action.
+fn action_bytes(loaded: &Loaded<'_>, obs: Obs<'_>, mask: &[u8], choice: rl_policy::Choice, memory: &mut [f32]) -> Vec<u8> {
+    let (mut choices, mut vector) = (vec![0; loaded.action_len()], vec![0.0; loaded.action_len()]);
+    if loaded.is_discrete() {
+        loaded.act(obs, mask, choice, memory, Action::Discrete(&mut choices)).unwrap();
+        choices.iter().flat_map(|x| x.to_le_bytes()).collect()
+    } else {
+        loaded.act(obs, mask, choice, memory, Action::Continuous(&mut vector)).unwrap();
+        vector.iter().flat_map(|x| x.to_le_bytes()).collect()
+    }
+}
+
+/// Observations for [`driver`], and what it writes then.
+fn streams(loaded: &Loaded<'_>, head: &Head, dtype: Dtype, seen: &Seen, n: usize) -> [Vec<u8>; 2] {
+    let (d, m) = (loaded.obs_len(), loaded.mask_len());
+    let frame = d / loaded.frames();
+    let (mut input, mut output) = (Vec::new(), Vec::new());
+    let (mut floats, mut bytes) = (vec![0.0; d], vec![0; d]);
+    let mut memory = vec![0.0; loaded.memory_len()];
+    for i in 0..n {
+        let mask = &seen.masks[i * m..(i + 1) * m];
+        let obs = match seen.obs(dtype) {
+            ObsSlice::F32(all) => {
+                let latest = &all[i * d..][..frame];
+                input.extend(latest.iter().flat_map(|x| x.to_le_bytes()));
+                stack(&mut floats, latest, i % 7 == 0);
+                Obs::F32(&floats)
+            }
+            ObsSlice::U8(all) => {
+                let latest = &all[i * d..][..frame];
+                input.extend(latest);
+                stack(&mut bytes, latest, i % 7 == 0);
+                Obs::U8(&bytes)
+            }
+        };
+        input.extend(mask);
+        if draws(head) {
+            let choice = rl_policy::Choice::Sample { seed: 1 << 40 | 9, env: 5 + i as u32, step: 1 << 33 | 6 };
+            output.extend(action_bytes(loaded, obs, mask, choice, &mut memory));
+        }
+        output.extend(action_bytes(loaded, obs, mask, rl_policy::Choice::Greedy, &mut memory));
+        output.extend(loaded.outputs(obs, &mut memory).unwrap().iter().flat_map(|x| x.to_le_bytes()));
+    }
+    [input, output]
+}
+
+/// Compilers that this machine has, each with its flags.
+fn compilers() -> Vec<Vec<&'static str>> {
+    let all = ["gcc", "clang"].into_iter().filter(|cc| Command::new(cc).arg("--version").output().is_ok());
+    let flags: [&[&str]; 4] = [
+        &["-O0", "-std=c99", "-pedantic"],
+        &["-O2"],
+        &["-O3", "-march=native"],
+        &["-O3", "-march=native", "-ffp-contract=fast"],
+    ];
+    all.flat_map(|cc| flags.map(|flags| [&[cc], flags].concat())).collect()
+}
+
+#[test]
+fn a_policy_in_c_acts_as_the_original() {
+    const N: usize = 300;
+    let compilers = compilers();
+    if compilers.is_empty() {
+        assert!(std::env::var_os("RL_REQUIRE_CC").is_none(), "RL_REQUIRE_CC is set, and there is neither gcc nor clang");
+        println!("SKIPPED: no policy was compiled, because there is neither gcc nor clang");
+        return;
+    }
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("exported");
+    std::fs::create_dir_all(&dir).unwrap();
+    for Case { name, spaces, policy } in cases() {
+        let exported = policy.exported(&spaces).unwrap();
+        let file = write::file(&exported);
+        let loaded = Loaded::new(&file).unwrap();
+        let seen = Seen::of(&spaces, N);
+        let mut memory = vec![0.0; loaded.memory_len()];
+        let d = spaces.obs.len();
+        let outputs: Vec<f32> = (0..64)
+            .flat_map(|i| {
+                let obs = match seen.obs(spaces.obs.dtype()) {
+                    ObsSlice::F32(obs) => Obs::F32(&obs[i * d..(i + 1) * d]),
+                    ObsSlice::U8(obs) => Obs::U8(&obs[i * d..(i + 1) * d]),
+                };
+                loaded.outputs(obs, &mut memory).unwrap().to_vec()
+            })
+            .collect();
+        let (floats, bytes) = (&seen.floats[..64 * d], &seen.bytes[..64 * d]);
+        let Sources { header, source, .. } = c(&exported, name, &Vectors { n: 64, floats, bytes, outputs: &outputs });
+        let text = [(format!("{name}.h"), header), (format!("{name}.c"), source), (format!("{name}_main.c"), driver(name, &exported))];
+        text.iter().for_each(|(file, text)| std::fs::write(dir.join(file), text).unwrap());
+        let [input, expected] = streams(&loaded, &exported.head, spaces.obs.dtype(), &seen, N);
+        std::fs::write(dir.join("input"), input).unwrap();
+        for flags in &compilers {
+            let define = format!("-D{}_TEST", name.to_ascii_uppercase());
+            let mut cc = Command::new(flags[0]);
+            cc.args(&flags[1..]).args(["-Wall", "-Wextra", "-Werror", &define, "-o", "acts"]);
+            let compiled = cc.args([&text[1].0, &text[2].0]).current_dir(&dir).output().unwrap();
+            assert!(compiled.status.success(), "{name}, {flags:?}: {}", String::from_utf8_lossy(&compiled.stderr));
+            let input = std::fs::File::open(dir.join("input")).unwrap();
+            let ran = Command::new("./acts").stdin(input).current_dir(&dir).output().unwrap();
+            assert!(ran.status.success(), "{name}, {flags:?}: its own test fails");
+            let first = ran.stdout.iter().zip(&expected).position(|(a, b)| a != b);
+            assert!(ran.stdout.len() == expected.len() && first.is_none(), "{name}, {flags:?}: byte {first:?} differs");
         }
     }
 }

@@ -1,0 +1,473 @@
+//! A policy in C99, without libraries and without allocation.
+//!
+//! The directory `c` holds the functions; a policy's file has those that it needs, its tables, and the calls of its layers.
+
+use std::fmt::Write as _;
+
+use crate::exported::{Activation, Exported, Head, Input, Layer, LayerKind};
+use crate::format::{LIMIT, LOG_STD_RANGE, MASKED};
+
+/// Length of a line of a table.
+const LINE: usize = 120;
+
+/// A header and a source file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sources {
+    /// Text of `name.h`.
+    pub header: String,
+    /// Text of `name.c`.
+    pub source: String,
+    /// Bytes of the memory that a caller gives.
+    pub memory_bytes: usize,
+}
+
+/// Observations to test the compiled policy with, and what it computes from them.
+#[derive(Clone, Copy, Debug)]
+pub struct Vectors<'a> {
+    /// Number of observations.
+    pub n: usize,
+    /// Observations (n, D) of numbers; empty where they are bytes.
+    pub floats: &'a [f32],
+    /// Observations (n, D) of bytes; empty where they are numbers.
+    pub bytes: &'a [u8],
+    /// Outputs of the network, (n, outputs).
+    pub outputs: &'a [f32],
+}
+
+/// Returns `name` as an identifier of C: letters, digits and underscores.
+#[must_use]
+pub fn identifier(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
+    let name: String = name.chars().map(plain).collect();
+    if name.starts_with(|c: char| c.is_ascii_lowercase()) { name } else { format!("policy_{name}") }
+}
+
+/// A number of C with the same bits; infinities become the greatest finite number.
+fn number(x: f32) -> String {
+    format!("{:e}f", x.clamp(f32::MIN, f32::MAX))
+}
+
+/// Appends a table with its numbers.
+fn table(text: &mut String, of: &str, name: &str, numbers: impl Iterator<Item = String>) {
+    let mut body = String::new();
+    let mut line = String::from("   ");
+    for number in numbers {
+        if line.len() + number.len() + 2 > LINE {
+            let _ = writeln!(body, "{line}");
+            line = String::from("   ");
+        }
+        let _ = write!(line, " {number},");
+    }
+    let _ = writeln!(text, "static const {of} {name}[] = {{\n{body}{line}\n}};\n");
+}
+
+fn floats(text: &mut String, name: &str, numbers: &[f32]) {
+    table(text, "float", name, numbers.iter().map(|&x| number(x)));
+}
+
+fn words(text: &mut String, name: &str, numbers: &[u32]) {
+    table(text, "uint32_t", name, numbers.iter().map(u32::to_string));
+}
+
+/// Numbers that a policy's memory holds.
+struct Memory {
+    /// Greatest number of inputs or outputs of a layer.
+    widest: usize,
+    /// Numbers under the kernel of a convolution.
+    patch: usize,
+    /// Rows of categories.
+    rows: usize,
+    /// Elements of an observation that is made of frames.
+    stacked: usize,
+}
+
+impl Memory {
+    fn of(Exported { input, layers, .. }: &Exported) -> Self {
+        let widest = layers.iter().map(Layer::n_out).max().unwrap_or(0).max(input.len());
+        let patch = |layer: &Layer| if matches!(layer.kind, LayerKind::Conv { .. }) { layer.n_terms() } else { 0 };
+        Self {
+            widest,
+            patch: layers.iter().map(patch).max().unwrap_or(0),
+            rows: input.categories.len(),
+            stacked: if input.frames > 1 { input.len() } else { 0 },
+        }
+    }
+
+    /// Bytes of the memory, where frames are of `size` bytes an element.
+    fn bytes(&self, n_outputs: usize, size: usize) -> usize {
+        let stack = if self.stacked > 0 { (self.stacked * size).next_multiple_of(4) + 4 } else { 0 };
+        4 * (2 * self.widest + self.patch + self.rows + n_outputs) + stack
+    }
+}
+
+/// Returns a policy in C, whose functions begin with `name`.
+///
+/// `name` is an [`identifier`]. With the macro `NAME_TEST` the source has a function that checks `vectors`.
+#[must_use]
+pub fn c(policy: &Exported, name: &str, vectors: &Vectors<'_>) -> Sources {
+    let element = if policy.input.bytes.is_some() { "uint8_t" } else { "float" };
+    let memory = Memory::of(policy);
+    let memory_bytes = memory.bytes(policy.head.n_outputs(), if policy.input.bytes.is_some() { 1 } else { 4 });
+    let of = Of { policy, name, upper: name.to_ascii_uppercase(), element };
+    Sources { header: of.header(&memory, memory_bytes), source: of.source(vectors), memory_bytes }
+}
+
+/// A policy with its names.
+struct Of<'a> {
+    policy: &'a Exported,
+    name: &'a str,
+    upper: String,
+    /// Type of an observation's elements.
+    element: &'static str,
+}
+
+impl Of<'_> {
+    fn is_discrete(&self) -> bool {
+        matches!(self.policy.head, Head::Categorical { .. } | Head::Values { .. })
+    }
+
+    /// True if the policy has a distribution of actions.
+    fn draws(&self) -> bool {
+        !matches!(self.policy.head, Head::Values { .. } | Head::Deterministic { .. })
+    }
+
+    /// Parameters of a function that acts, from `first` on.
+    fn parameters(&self, sampled: bool) -> String {
+        let Self { name, upper, element, .. } = self;
+        let mask = if self.policy.head.mask_len() > 0 { format!(", const uint8_t mask[{upper}_MASK]") } else { String::new() };
+        let stream = if sampled { ", uint64_t seed, uint32_t env, uint64_t step" } else { "" };
+        let action = if self.is_discrete() { "uint32_t" } else { "float" };
+        format!("({name}_memory *memory, const {element} obs[{upper}_OBS]{mask}{stream},\n    {action} action[{upper}_ACTION])")
+    }
+
+    fn header(&self, memory: &Memory, memory_bytes: usize) -> String {
+        let Self { policy, name, upper, element } = self;
+        let Exported { about, input, layers, head } = policy;
+        let about = about.replace("*/", "* /");
+        let (weights, multiply_adds, n_layers) = (4 * policy.n_params(), policy.multiply_adds(), layers.len());
+        let frame = input.len() / input.frames;
+        let mut members = format!("    float a[{0}], b[{0}], outputs[{upper}_OUTPUTS];\n", memory.widest);
+        if memory.patch > 0 {
+            let _ = writeln!(members, "    float patch[{}];", memory.patch);
+        }
+        if memory.rows > 0 {
+            let _ = writeln!(members, "    uint32_t rows[{}];", memory.rows);
+        }
+        if memory.stacked > 0 {
+            let _ = writeln!(members, "    uint32_t started;\n    {element} frames[{}];", memory.stacked);
+        }
+        let outputs = match head {
+            Head::Categorical { .. } => "logits",
+            Head::Values { .. } => "action values",
+            Head::Gaussian { .. } => "means",
+            Head::Squashed { .. } => "means, then logarithms of standard deviations",
+            Head::Deterministic { .. } => "actions before the hyperbolic tangent",
+        };
+        let kind = if self.is_discrete() { "a choice from each head" } else { "within the environment's bounds" };
+        let mask = if head.mask_len() > 0 { " mask: 1 for each legal action." } else { "" };
+        let stacked = if input.frames > 1 { " obs is the latest frame; the memory stacks them." } else { "" };
+        let sample = if self.draws() {
+            format!(
+                "\n/* Draws an action, as the training does with this seed in this step of this environment. */\n\
+                 void {name}_sample{};\n",
+                self.parameters(true)
+            )
+        } else {
+            String::new()
+        };
+        let act = self.parameters(false);
+        format!(
+            "\
+/* {about}
+
+   C99 without libraries. {n_layers} layers, {multiply_adds} multiply-adds an action; {weights} bytes of weights, {memory_bytes} bytes of
+   memory, which the caller gives. The outputs have the bits that they have in training, whatever the compiler and the machine. */
+#ifndef {upper}_H
+#define {upper}_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern \"C\" {{
+#endif
+
+enum {{
+    {upper}_OBS = {frame},     /* elements of an observation */
+    {upper}_FRAMES = {frames}, /* observations that the policy sees at once */
+    {upper}_MASK = {mask_len},
+    {upper}_ACTION = {action_len},
+    {upper}_OUTPUTS = {n_outputs}
+}};
+
+typedef struct {{
+{members}}} {name}_memory;
+
+/* Begins an episode. */
+void {name}_reset({name}_memory *memory);
+
+/* Chooses the most likely action: {kind}.{mask}{stacked} */
+void {name}_act{act};
+{sample}
+/* Outputs of the network in the latest action: {outputs}. */
+const float *{name}_outputs(const {name}_memory *memory);
+
+#ifdef {upper}_TEST
+/* Number of test observations for which an output has other bits than in training. */
+int {name}_test({name}_memory *memory);
+#endif
+
+#ifdef __cplusplus
+}}
+#endif
+#endif
+",
+            frames = input.frames,
+            mask_len = head.mask_len(),
+            action_len = head.action_len(),
+            n_outputs = head.n_outputs(),
+        )
+    }
+
+    fn source(&self, vectors: &Vectors<'_>) -> String {
+        let Self { policy: Exported { input, layers, head, .. }, name, .. } = self;
+        let mut text = format!("#include \"{name}.h\"\n\n#include <float.h>\n\n");
+        let mut add = |wanted: bool, part: &str| {
+            if wanted {
+                text.push_str(part);
+                text.push('\n');
+            }
+        };
+        let is_categorical = matches!(head, Head::Categorical { .. });
+        let is_squashed = matches!(head, Head::Squashed { .. } | Head::Deterministic { .. });
+        let activated = |activation| layers.iter().any(|layer| layer.activation == activation);
+        let is_conv = |layer: &Layer| matches!(layer.kind, LayerKind::Conv { .. });
+        let clamps = input.normalize.is_some() || !matches!(head, Head::Values { .. });
+        add(true, include_str!("c/fused.c"));
+        add(true, include_str!("c/sums.c"));
+        add(!input.categories.is_empty(), include_str!("c/gather.c"));
+        add(layers.iter().any(is_conv), include_str!("c/convolve.c"));
+        add(activated(Activation::Tanh), include_str!("c/tanh.c"));
+        add(activated(Activation::Relu), include_str!("c/relu.c"));
+        add(clamps, include_str!("c/clamp.c"));
+        add(!matches!(head, Head::Values { dueling: false, .. }), include_str!("c/times.c"));
+        add(self.draws() || is_squashed, include_str!("c/exponential.c"));
+        add(self.draws(), include_str!("c/logarithm.c"));
+        add(is_categorical, include_str!("c/choose.c"));
+        add(self.draws(), include_str!("c/random.c"));
+        add(self.draws() && !is_categorical, include_str!("c/normal.c"));
+        add(is_squashed, include_str!("c/squash.c"));
+        self.tables(&mut text);
+        self.forward(&mut text);
+        self.act(&mut text);
+        self.test(&mut text, vectors);
+        text
+    }
+
+    fn tables(&self, text: &mut String) {
+        let Exported { input: Input { normalize, categories, .. }, layers, head, .. } = self.policy;
+        for (i, layer) in layers.iter().enumerate() {
+            floats(text, &format!("weights_{i}"), &layer.weight);
+            floats(text, &format!("biases_{i}"), &layer.bias);
+        }
+        if let Some([mean, inv_std]) = normalize {
+            floats(text, "mean", mean);
+            floats(text, "inv_std", inv_std);
+        }
+        if !categories.is_empty() {
+            words(text, "categories", categories);
+        }
+        match head {
+            Head::Categorical { sizes, .. } => words(text, "sizes", sizes),
+            Head::Values { .. } => {}
+            Head::Gaussian { bounds: [low, high], .. } => {
+                floats(text, "low", low);
+                floats(text, "high", high);
+            }
+            Head::Squashed { bounds: [low, high] } | Head::Deterministic { bounds: [low, high] } => {
+                let each = |f: fn(f32, f32) -> f32| low.iter().zip(high).map(|(&low, &high)| f(low, high)).collect::<Vec<_>>();
+                floats(text, "low", low);
+                floats(text, "high", high);
+                floats(text, "middle", &each(|low, high| 0.5 * (low + high)));
+                floats(text, "half", &each(|low, high| 0.5 * (high - low)));
+            }
+        }
+        if let Head::Gaussian { log_std, .. } = head {
+            floats(text, "log_std", log_std);
+        }
+    }
+
+    /// The network, from an observation to its outputs.
+    fn forward(&self, text: &mut String) {
+        let Self { policy: Exported { input, layers, head, .. }, name, upper, element } = self;
+        let d = input.len();
+        let scaled = match input.bytes {
+            Some(scale) => format!("(float)obs[i] * {}", number(scale)),
+            None => "obs[i]".into(),
+        };
+        let _ = write!(
+            text,
+            "static void forward({name}_memory *memory, const {element} *obs) {{\n    uint32_t i;\n    for (i = 0; i < {d}; i++) \
+             memory->a[i] = {scaled};\n"
+        );
+        if input.normalize.is_some() {
+            let number = if input.categories.is_empty() { "" } else { "\n        if (categories[i] == 0) " };
+            let limit = number_of(LIMIT);
+            let _ = writeln!(
+                text,
+                "    for (i = 0; i < {d}; i++) {number}memory->a[i] = clamp((memory->a[i] - mean[i]) * inv_std[i], -{limit}, {limit});"
+            );
+        }
+        let (mut from, mut to) = ("memory->a", "memory->b");
+        for (i, layer) in layers.iter().enumerate() {
+            let (n, terms) = (layer.bias.len(), layer.n_terms());
+            let last = if i + 1 == layers.len() { "memory->outputs" } else { to };
+            let ends = format!("weights_{i}, biases_{i}, {n}, {last}");
+            let _ = match layer.kind {
+                LayerKind::Dense { .. } if i == 0 && !input.categories.is_empty() => {
+                    writeln!(text, "    gather({from}, categories, {d}, {terms}, memory->rows, {ends});")
+                }
+                LayerKind::Dense { real, padded } => {
+                    let places = terms / real * padded;
+                    writeln!(text, "    dense({from}, 0, {terms}, {places}, {real}, {padded}, {ends});")
+                }
+                LayerKind::Conv { input: [channels, rows, columns], kernel, stride, planes } => {
+                    let shape = format!("{channels}, {rows}, {columns}, {kernel}, {stride}, {}", u32::from(planes));
+                    writeln!(text, "    convolve({from}, {shape}, memory->patch, {ends});")
+                }
+            };
+            let activation = match layer.activation {
+                Activation::Identity => "",
+                Activation::Tanh => "tanh",
+                Activation::Relu => "relu",
+            };
+            if !activation.is_empty() {
+                let _ = writeln!(text, "    activate_{activation}({last}, {});", layer.n_out());
+            }
+            std::mem::swap(&mut from, &mut to);
+        }
+        if let Head::Values { n, dueling: true, .. } = head {
+            let share = number(1.0 / *n as f32);
+            let _ = write!(
+                text,
+                "    {{\n        float sum = 0;\n        for (i = 0; i < {n}; i++) sum += memory->outputs[i];\n        sum = \
+                 memory->outputs[{n}] - times(sum, {share});\n        for (i = 0; i < {n}; i++) memory->outputs[i] += sum;\n    }}\n"
+            );
+        }
+        let _ = writeln!(text, "}}\n");
+        let stacks = if input.frames > 1 { "memory->started = 0;" } else { "(void)memory;" };
+        let _ = writeln!(text, "void {name}_reset({name}_memory *memory) {{ {stacks} }}\n");
+        let _ = writeln!(text, "const float *{name}_outputs(const {name}_memory *memory) {{ return memory->outputs; }}\n");
+        let seen = if input.frames > 1 {
+            let last = d - d / input.frames;
+            format!(
+                "    for (i = 0; i < {last}; i++) memory->frames[i] = memory->started ? memory->frames[i + {upper}_OBS] : obs[i % \
+                 {upper}_OBS];\n    for (i = 0; i < {upper}_OBS; i++) memory->frames[{last} + i] = obs[i];\n    memory->started = 1;\n    \
+                 forward(memory, memory->frames);\n"
+            )
+        } else {
+            "    forward(memory, obs);\n".into()
+        };
+        let unused = if input.frames > 1 { "    uint32_t i;\n" } else { "" };
+        let _ = writeln!(text, "static void see({name}_memory *memory, const {element} *obs) {{\n{unused}{seen}}}\n");
+    }
+
+    /// Functions that act.
+    fn act(&self, text: &mut String) {
+        let Self { policy: Exported { head, .. }, name, upper, .. } = self;
+        let masked = head.mask_len() > 0;
+        for sampled in [false, true].into_iter().take(if self.draws() { 2 } else { 1 }) {
+            let verb = if sampled { "sample" } else { "act" };
+            let body = match head {
+                Head::Categorical { .. } => {
+                    let mask = if masked { format!("mask[i] ? memory->outputs[i] : {}", number(MASKED)) } else { "memory->outputs[i]".into() };
+                    let chosen = if sampled {
+                        "random_words(seed, env, step >> 2, i, words), action[i] = draw(logits, sizes[i], uniform(words[step & 3]))"
+                    } else {
+                        "action[i] = greatest(logits, sizes[i])"
+                    };
+                    let words = if sampled { "    uint32_t words[4];\n" } else { "" };
+                    format!(
+                        "    float *logits = memory->a;\n    uint32_t i;\n{words}    see(memory, obs);\n    for (i = 0; i < {upper}_OUTPUTS; \
+                         i++) logits[i] = {mask};\n    for (i = 0; i < {upper}_ACTION; logits += sizes[i++]) {{\n        \
+                         log_softmax(logits, sizes[i]);\n        {chosen};\n    }}\n"
+                    )
+                }
+                Head::Values { n, .. } => {
+                    let (legal, start) = if masked { ("mask[i] && ", *n) } else { ("", 0) };
+                    let first = if masked { format!("(best == {n} || ") } else { String::new() };
+                    let close = if masked { ")" } else { "" };
+                    let end = if masked { format!("best == {n} ? 0 : best") } else { "best".into() };
+                    format!(
+                        "    uint32_t i, best = {start};\n    see(memory, obs);\n    for (i = 0; i < {n}; i++)\n        if ({legal}{first}\
+                         memory->outputs[i] > memory->outputs[best]{close}) best = i;\n    action[0] = {end};\n"
+                    )
+                }
+                Head::Gaussian { .. } => {
+                    let mean = if sampled {
+                        "memory->outputs[i] + times(exponential(log_std[i]), normal(seed, env, step, i))"
+                    } else {
+                        "memory->outputs[i]"
+                    };
+                    format!(
+                        "    uint32_t i;\n    see(memory, obs);\n    for (i = 0; i < {upper}_ACTION; i++) action[i] = clamp({mean}, low[i], \
+                         high[i]);\n"
+                    )
+                }
+                Head::Squashed { .. } | Head::Deterministic { .. } => {
+                    let [low, high] = LOG_STD_RANGE.map(number);
+                    let mean = if sampled {
+                        format!(
+                            "memory->outputs[i] + times(exponential(clamp(memory->outputs[{upper}_ACTION + i], {low}, {high})), \
+                             normal(seed, env, step, i))"
+                        )
+                    } else {
+                        "memory->outputs[i]".into()
+                    };
+                    format!(
+                        "    uint32_t i;\n    see(memory, obs);\n    for (i = 0; i < {upper}_ACTION; i++) {{\n        float y = squash({mean});\n\
+                         \x20       action[i] = clamp(middle[i] + times(half[i], y), low[i], high[i]);\n    }}\n"
+                    )
+                }
+            };
+            let parameters = self.parameters(sampled);
+            let _ = writeln!(text, "void {name}_{verb}{parameters} {{\n{body}}}\n");
+        }
+    }
+
+    /// The function that checks a compiled policy.
+    fn test(&self, text: &mut String, Vectors { n, floats: numbers, bytes, outputs }: &Vectors<'_>) {
+        let Self { policy: Exported { input, .. }, name, upper, element } = self;
+        let d = input.len();
+        let _ = writeln!(text, "#ifdef {upper}_TEST");
+        if input.bytes.is_some() {
+            table(text, element, "test_obs", bytes.iter().map(u8::to_string));
+        } else {
+            floats(text, "test_obs", numbers);
+        }
+        table(text, "uint32_t", "test_outputs", outputs.iter().map(|x| format!("{:#x}", x.to_bits())));
+        let _ = write!(
+            text,
+            "int {name}_test({name}_memory *memory) {{
+    int differing = 0, differs;
+    uint32_t i, j;
+    for (i = 0; i < {n}; i++) {{
+        forward(memory, test_obs + i * {d});
+        for (j = 0, differs = 0; j < {upper}_OUTPUTS; j++) {{
+            word output;
+            output.number = memory->outputs[j];
+            differs |= output.bits != test_outputs[i * {upper}_OUTPUTS + j];
+        }}
+        differing += differs;
+    }}
+    return differing;
+}}
+#endif
+"
+        );
+    }
+}
+
+/// A whole number of C.
+fn number_of(x: f32) -> String {
+    format!("{x}")
+}

@@ -1,0 +1,42 @@
+/* Square root of a normal number, rounded to nearest. */
+static float root(float x) {
+    word w;
+    uint64_t square, r = 0, with;
+    int32_t exponent, bit;
+    w.number = x;
+    if (x == 0) return x;
+    exponent = (int32_t)(w.bits >> 23) - 127;
+    square = (uint64_t)((w.bits & 0x007fffffu) | 0x00800000u) << (23 + (exponent & 1));
+    for (bit = 23; bit >= 0; bit--) {
+        with = r | (uint64_t)1 << bit;
+        r = with * with <= square ? with : r;
+    }
+    exponent = (exponent - (exponent & 1)) / 2 + 127;
+    w.bits = ((uint32_t)exponent << 23 | ((uint32_t)r & 0x007fffffu)) + (square - r * r > r);
+    return w.number;
+}
+
+/* Normal number `index` of a step: the sine or cosine half of a pair. */
+static float normal(uint64_t seed, uint32_t env, uint64_t step, uint32_t index) {
+    uint32_t words[4], quadrant, pair = index & 2;
+    float radius, angle, k, r, r2, sine, cosine;
+    word shifted, result;
+    random_words(seed, env, step, index >> 2, words);
+    radius = root(-2 * logarithm(1 - uniform(words[pair])));
+    angle = 6.2831855f * uniform(words[pair + 1]);
+    shifted.number = times(angle, 0.63661975f) + 12582912.0f;
+    quadrant = shifted.bits;
+    k = shifted.number - 12582912.0f;
+    r = ((angle - times(k, 1.5703125f)) - times(k, 4.837513e-4f)) - times(k, 7.54979e-8f);
+    r2 = r * r;
+    sine = times(-1.9515296e-4f, r2) + 8.332161e-3f;
+    sine = times(sine, r2) - 1.6666655e-1f;
+    sine = r + times(r * r2, sine);
+    cosine = times(2.4433157e-5f, r2) - 1.3887316e-3f;
+    cosine = times(cosine, r2) + 4.1666646e-2f;
+    cosine = (1 - times(0.5f, r2)) + times(r2 * r2, cosine);
+    quadrant += index & 1;
+    result.number = quadrant & 1 ? cosine : sine;
+    result.bits ^= (quadrant & 2) << 30;
+    return radius * result.number;
+}

@@ -1,0 +1,45 @@
+/* Outputs of one position that are summed together, in registers. */
+enum { TOGETHER = 16 };
+
+/* Sums of m outputs: biases b, then terms in order, x[i] times row i, or rows[i], of the weights w, (terms, n).
+
+   Terms come in runs of `real`; in the order of summation a run has `padded` places. A sum of more than 96 places is made of sums of 32. */
+static inline void sums(const float *x, const uint32_t *rows, uint32_t terms, uint32_t places, uint32_t real, uint32_t padded,
+                        const float *w, const float *b, uint32_t n, uint32_t m, float *y) {
+    float total[TOGETHER], part[TOGETHER];
+    uint32_t i, j, run = 0, at = 0, latest = 0;
+    for (j = 0; j < m; j++) total[j] = b[j], part[j] = 0;
+    if (places <= 96) {
+        for (i = 0; i < terms; i++) {
+            const float *row = w + (rows ? rows[i] : i) * n;
+            for (j = 0; j < m; j++) total[j] = fused(x[i], row[j], total[j]);
+        }
+    } else {
+        for (i = 0; i < terms; i++) {
+            const float *row = w + (rows ? rows[i] : i) * n;
+            uint32_t place = rows ? rows[i] : run + at;
+            if (!rows && ++at == real) at = 0, run += padded;
+            if (place / 32 != latest) {
+                if (latest)
+                    for (j = 0; j < m; j++) total[j] += part[j];
+                for (j = 0; j < m; j++) part[j] = 0;
+                latest = place / 32;
+            }
+            if (latest)
+                for (j = 0; j < m; j++) part[j] = fused(x[i], row[j], part[j]);
+            else
+                for (j = 0; j < m; j++) total[j] = fused(x[i], row[j], total[j]);
+        }
+        if (latest)
+            for (j = 0; j < m; j++) total[j] += part[j];
+    }
+    for (j = 0; j < m; j++) y[j] = total[j];
+}
+
+/* Sums of n outputs that read the same terms. */
+static void dense(const float *x, const uint32_t *rows, uint32_t terms, uint32_t places, uint32_t real, uint32_t padded,
+                  const float *w, const float *b, uint32_t n, float *y) {
+    uint32_t j = 0;
+    for (; j + TOGETHER <= n; j += TOGETHER) sums(x, rows, terms, places, real, padded, w + j, b + j, n, TOGETHER, y + j);
+    if (j < n) sums(x, rows, terms, places, real, padded, w + j, b + j, n, n - j, y + j);
+}
