@@ -65,7 +65,11 @@ pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode
         let name = identifier(&out.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default());
         let source = out.with_file_name(format!("{name}.c"));
         if *out != source {
-            return refuse(format!("--out {}: name it {}, because its functions begin with {name}", out.display(), source.display()));
+            return refuse(format!(
+                "--out {}: name it {}, because its functions begin with {name}",
+                out.display(),
+                source.display()
+            ));
         }
     }
     let saved = saved_policy(&args.path, args.best, 1, envs, false)?;
@@ -99,7 +103,7 @@ pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode
             memory_bytes = Some(of_c);
         }
         Form::Onnx => {
-            let model: Vec<u8> = Vec::new();
+            let model = write::onnx(&exported);
             draft.publish(&model)?;
             bytes[0].1 = model.len();
         }
@@ -208,11 +212,8 @@ impl Seen {
         let (mut choices, mut vector) = (vec![0; loaded.action_len()], vec![0.0; loaded.action_len()]);
         let differs = |i: &usize| {
             let i = *i;
-            let action = if is_discrete {
-                rl_policy::Action::Discrete(&mut choices)
-            } else {
-                rl_policy::Action::Continuous(&mut vector)
-            };
+            let action =
+                if is_discrete { rl_policy::Action::Discrete(&mut choices) } else { rl_policy::Action::Continuous(&mut vector) };
             let mask = &self.masks[i * m..(i + 1) * m];
             let greedy = rl_policy::Choice::Greedy;
             loaded.act(self.obs(i, spaces.obs.len()), mask, greedy, &mut memory, action).expect("the policy's own spaces");
