@@ -2,9 +2,10 @@
 
 use core::mem::swap;
 
-use crate::format::{LIMIT, LOG_STD_RANGE, LONG, MASKED, PART};
-use crate::math::{activation_tanh, clamp, exp, fused, ln, normal, tanh, uniform, words};
-use crate::read::{Conv, Error, Floats, Head, Kind, Layer, Policy};
+use crate::format::{LIMIT, LOG_STD_RANGE, LONG, MASKED, PART, RELU, TANH};
+use crate::fused::add_row;
+use crate::math::{activation_tanh, clamp, exp, ln, normal, tanh, uniform, words};
+use crate::read::{Conv, Error, Floats, Head, Kind, Layer, Policy, inputs_of};
 
 /// An observation.
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +48,9 @@ pub enum Action<'a> {
 /// The `first` frame of an episode fills the whole observation.
 ///
 /// # Panics
-/// If the observation is no whole number of frames.
+/// If the observation is not one or more whole frames.
 pub fn stack<T: Copy>(obs: &mut [T], frame: &[T], first: bool) {
-    assert!(obs.len().is_multiple_of(frame.len()), "whole frames");
+    assert!(!obs.is_empty() && obs.len().is_multiple_of(frame.len()), "an observation is one or more whole frames");
     if first {
         obs.chunks_exact_mut(frame.len()).for_each(|to| to.copy_from_slice(frame));
     } else {
@@ -57,12 +58,6 @@ pub fn stack<T: Copy>(obs: &mut [T], frame: &[T], first: bool) {
         let last = obs.len() - frame.len();
         obs[last..].copy_from_slice(frame);
     }
-}
-
-/// Adds `x` times a row of weights to sums.
-#[inline(always)]
-fn add_row(sums: &mut [f32], x: f32, row: &[[u8; 4]]) {
-    sums.iter_mut().zip(row).for_each(|(sum, w)| *sum = fused(x, f32::from_le_bytes(*w), *sum));
 }
 
 /// Sums of one position, which begin with the biases.
@@ -77,9 +72,10 @@ struct Sums<'a> {
 }
 
 impl<'a> Sums<'a> {
-    fn new(bias: Floats<'_>, places: usize, total: &'a mut [f32], part: &'a mut [f32]) -> Self {
-        total.iter_mut().zip(bias.iter()).for_each(|(to, b)| *to = b);
-        Self { total, part, at: 0, is_long: places > LONG }
+    /// Sums of terms that have so many `places`.
+    fn new(layer: &Layer<'_>, places: usize, total: &'a mut [f32], part: &'a mut [f32]) -> Self {
+        total.iter_mut().zip(layer.bias.iter()).for_each(|(to, b)| *to = b);
+        Self { total, part: &mut part[..layer.bias.len()], at: 0, is_long: places > LONG }
     }
 
     /// Adds the term at `place`.
@@ -101,10 +97,10 @@ impl<'a> Sums<'a> {
     }
 }
 
+/// Computes a layer in which each output reads each input.
 fn dense(layer: &Layer<'_>, [real, padded]: [usize; 2], x: &[f32], y: &mut [f32], part: &mut [f32]) {
-    let n = layer.bias.len();
-    let mut sums = Sums::new(layer.bias, x.len() / real * padded, &mut y[..n], &mut part[..n]);
-    let mut rows = layer.weight.0.chunks_exact(n);
+    let mut sums = Sums::new(layer, x.len() / real * padded, y, part);
+    let mut rows = layer.weight.0.chunks_exact(layer.bias.len());
     for (run, x) in x.chunks_exact(real).enumerate() {
         for ((i, &x), row) in x.iter().enumerate().zip(&mut rows) {
             sums.add(run * padded + i, x, row);
@@ -114,25 +110,28 @@ fn dense(layer: &Layer<'_>, [real, padded]: [usize; 2], x: &[f32], y: &mut [f32]
 }
 
 /// Computes a first layer in which categories have a row of the weights each.
+///
+/// A number that is no category of its element reads no row.
 fn gather(layer: &Layer<'_>, categories: &[[u8; 4]], x: &[f32], y: &mut [f32], part: &mut [f32]) {
     let n = layer.bias.len();
-    let mut sums = Sums::new(layer.bias, layer.weight.len() / n, &mut y[..n], &mut part[..n]);
+    let mut sums = Sums::new(layer, layer.n_in, y, part);
     let mut first = 0;
     for (&x, n_categories) in x.iter().zip(categories) {
-        let n_categories = u32::from_le_bytes(*n_categories);
         let category = x as u32;
-        let input = match n_categories {
-            0 => Some((0, x)),
-            _ => (category < n_categories && category as f32 == x).then_some((category as usize, 1.0)),
+        let input = match u32::from_le_bytes(*n_categories) {
+            0 => Some((first, x)),
+            // Lazily: 32 bits do not hold the sum for every number.
+            n => (category < n && category as f32 == x).then(|| (first + category as usize, 1.0)),
         };
         if let Some((i, x)) = input {
-            sums.add(first + i, x, &layer.weight.0[(first + i) * n..][..n]);
+            sums.add(i, x, &layer.weight.0[i * n..][..n]);
         }
-        first += n_categories.max(1) as usize;
+        first += inputs_of(n_categories) as usize;
     }
     sums.close();
 }
 
+/// Computes a convolution, position after position.
 fn convolve(layer: &Layer<'_>, conv: Conv, x: &[f32], y: &mut [f32], part: &mut [f32]) {
     let Conv { channels, rows, columns, kernel, stride, planes } = conv;
     let n = layer.bias.len();
@@ -140,7 +139,7 @@ fn convolve(layer: &Layer<'_>, conv: Conv, x: &[f32], y: &mut [f32], part: &mut 
     let out_columns = (columns - kernel) / stride + 1;
     for (position, y) in y.chunks_exact_mut(n).enumerate() {
         let (row, column) = (position / out_columns * stride, position % out_columns * stride);
-        let mut sums = Sums::new(layer.bias, terms, y, &mut part[..n]);
+        let mut sums = Sums::new(layer, terms, y, part);
         for (term, weights) in layer.weight.0.chunks_exact(n).enumerate() {
             let at = if planes {
                 let (c, i, j) = (term / (kernel * kernel), term / kernel % kernel, term % kernel);
@@ -194,33 +193,28 @@ impl Policy<'_> {
     /// [`Error::Call`] if a length or a type differs.
     pub fn outputs<'m>(&self, obs: Obs<'_>, memory: &'m mut [f32]) -> Result<&'m mut [f32], Error> {
         if memory.len() < self.memory_len() {
-            return Err(Error::Call("the numbers of the memory"));
+            return Err(Error::Call("memory"));
         }
         let (mut x, rest) = memory.split_at_mut(self.widest);
         let (mut y, part) = rest.split_at_mut(self.widest);
         self.read_obs(obs, &mut x[..self.d])?;
-        let (mut n_in, mut is_first) = (self.d, true);
-        for layer in self.layers {
-            let n_out = match layer.kind {
-                Kind::Dense { .. } => layer.bias.len(),
-                Kind::Conv(Conv { rows, columns, kernel, stride, .. }) => {
-                    ((rows - kernel) / stride + 1) * ((columns - kernel) / stride + 1) * layer.bias.len()
-                }
-            };
+        let mut n_in = self.d;
+        for (i, layer) in self.layers.enumerate() {
+            let (input, output) = (&x[..n_in], &mut y[..layer.n_out]);
             match layer.kind {
-                Kind::Dense { .. } if is_first && !self.categories.is_empty() => {
-                    gather(&layer, self.categories, &x[..n_in], y, part);
+                Kind::Dense { .. } if i == 0 && !self.categories.is_empty() => {
+                    gather(&layer, self.categories, input, output, part)
                 }
-                Kind::Dense { real, padded } => dense(&layer, [real, padded], &x[..n_in], y, part),
-                Kind::Conv(conv) => convolve(&layer, conv, &x[..n_in], &mut y[..n_out], part),
+                Kind::Dense { real, padded } => dense(&layer, [real, padded], input, output, part),
+                Kind::Conv(conv) => convolve(&layer, conv, input, output, part),
             }
             match layer.activation {
-                1 => y[..n_out].iter_mut().for_each(|y| *y = activation_tanh(*y)),
-                2 => y[..n_out].iter_mut().for_each(|y| *y = if *y > 0.0 { *y } else { 0.0 }),
+                TANH => output.iter_mut().for_each(|y| *y = activation_tanh(*y)),
+                RELU => output.iter_mut().for_each(|y| *y = if *y > 0.0 { *y } else { 0.0 }),
                 _ => {}
             }
             swap(&mut x, &mut y);
-            (n_in, is_first) = (n_out, false);
+            n_in = layer.n_out;
         }
         let outputs = &mut x[..self.n_outputs];
         if let Head::Values { n, dueling: true, .. } = self.head {
@@ -239,7 +233,7 @@ impl Policy<'_> {
             (Obs::U8(obs), Some(scale)) if obs.len() == to.len() => {
                 to.iter_mut().zip(obs).for_each(|(to, &x)| *to = f32::from(x) * scale);
             }
-            _ => return Err(Error::Call("the elements of the observation")),
+            _ => return Err(Error::Call("observation")),
         }
         if let Some([mean, inv_std]) = self.normalize {
             let is_number = |i: usize| self.categories.get(i).is_none_or(|n| *n == [0; 4]);
@@ -252,14 +246,14 @@ impl Policy<'_> {
 
     /// Acts on an observation.
     ///
-    /// `mask` holds 1 for each legal action, and is empty where [`Policy::mask_len`] is 0; `memory` has [`Policy::memory_len`] numbers,
+    /// `mask` holds 1 for each legal action and 0 for the others, and is empty where [`Policy::mask_len`] is 0; `memory` has [`Policy::memory_len`] numbers,
     /// `action` [`Policy::action_len`] elements.
     ///
     /// # Errors
     /// [`Error::Call`] if a length or a type differs.
     pub fn act(&self, obs: Obs<'_>, mask: &[u8], choice: Choice, memory: &mut [f32], action: Action<'_>) -> Result<(), Error> {
         if mask.len() != self.mask_len() {
-            return Err(Error::Call("the flags of the mask"));
+            return Err(Error::Call("mask"));
         }
         let outputs = self.outputs(obs, memory)?;
         match (action, self.head) {
@@ -280,7 +274,7 @@ impl Policy<'_> {
             }
             (Action::Discrete([action]), Head::Values { n, .. }) => {
                 let mut best = None;
-                for (i, &q) in outputs[..n].iter().enumerate().filter(|(i, _)| mask.get(*i).is_none_or(|legal| *legal == 1)) {
+                for (i, &q) in outputs[..n].iter().enumerate().filter(|(i, _)| mask.get(*i).is_none_or(|legal| *legal != 0)) {
                     best = if best.is_none_or(|(_, value)| q > value) { Some((i, q)) } else { best };
                 }
                 *action = best.map_or(0, |(i, _)| i as u32);
@@ -293,7 +287,7 @@ impl Policy<'_> {
                     *action = self.continuous(j, outputs, choice);
                 }
             }
-            _ => return Err(Error::Call("the elements of the action")),
+            _ => return Err(Error::Call("action")),
         }
         Ok(())
     }

@@ -13,6 +13,10 @@ pub(crate) const DETERMINISTIC: u32 = 4;
 /// Kinds of layers.
 pub(crate) const DENSE: u32 = 0;
 pub(crate) const CONV: u32 = 1;
+/// Activations.
+pub(crate) const IDENTITY: u32 = 0;
+pub(crate) const TANH: u32 = 1;
+pub(crate) const RELU: u32 = 2;
 
 /// Number of terms above which a sum is made of sums of [`PART`].
 pub(crate) const LONG: usize = 96;
@@ -25,21 +29,28 @@ pub(crate) const MASKED: f32 = -1e30;
 /// Range of the logarithms of standard deviations of squashed actions.
 pub(crate) const LOG_STD_RANGE: [f32; 2] = [-20.0, 2.0];
 
-/// CRC-32 (IEEE 802.3), four bits at a time.
+/// Returns the CRC-32 (IEEE 802.3) of bytes.
 pub(crate) fn checksum(bytes: &[u8]) -> u32 {
-    const TABLE: [u32; 16] = {
-        let (mut table, mut i) = ([0; 16], 0);
-        while i < 16 {
-            let (mut x, mut bit) = (i as u32, 0);
-            while bit < 4 {
-                x = if x & 1 == 1 { x >> 1 ^ 0xEDB8_8320 } else { x >> 1 };
+    const TABLE: [u32; 256] = {
+        let (mut table, mut i) = ([0; 256], 0);
+        while i < 256 {
+            let (mut crc, mut bit) = (i as u32, 0);
+            while bit < 8 {
+                crc = if crc & 1 == 1 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 };
                 bit += 1;
             }
-            table[i] = x;
+            table[i] = crc;
             i += 1;
         }
         table
     };
-    let nibble = |crc: u32| crc >> 4 ^ TABLE[crc as usize & 15];
-    !bytes.iter().fold(!0, |crc, &byte| nibble(nibble(crc ^ u32::from(byte))))
+    !bytes.iter().fold(!0, |crc, &byte| crc >> 8 ^ TABLE[(crc as u8 ^ byte) as usize])
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_checksum_has_its_known_answer() {
+        assert_eq!(super::checksum(b"123456789"), 0xCBF4_3926);
+    }
 }

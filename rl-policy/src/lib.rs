@@ -1,11 +1,12 @@
 //! Trained policies outside of their training.
-#![cfg_attr(not(feature = "std"), no_std)]
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![forbid(unsafe_code)]
 
 mod act;
 #[cfg(feature = "write")]
 mod exported;
 mod format;
+mod fused;
 mod math;
 mod read;
 #[cfg(feature = "write")]

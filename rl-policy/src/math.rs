@@ -1,7 +1,9 @@
 //! Arithmetic in f32 that gives the same bits on every machine.
 //!
-//! IEEE additions, multiplications, divisions and integer operations in a fixed order; multiply-adds round once. The functions are
-//! those of `rl_envs::math` and of the network kernel.
+//! IEEE additions, multiplications, divisions and integer operations in a fixed order. The functions repeat those of `rl_envs::math` and
+//! `rl_envs::rng`, and the activation of the trainer's networks.
+
+use crate::fused::fused;
 
 /// 1.5 * 2^23: a sum with it holds the nearest integer in its low bits.
 const ROUND: f32 = 12_582_912.0;
@@ -9,30 +11,6 @@ const ROUND: f32 = 12_582_912.0;
 const LN_2_A: f32 = 0.693_359_4;
 /// Low part of ln 2.
 const LN_2_B: f32 = -2.121_944_4e-4;
-
-/// Returns `a * b + c`, rounded once.
-///
-/// The product of two f32 is exact in f64. The sum in f64 is rounded to odd: a later rounding to f32 then gives the result of a
-/// single rounding.
-#[inline(always)]
-#[must_use]
-pub(crate) fn fused(a: f32, b: f32, c: f32) -> f32 {
-    #[cfg(all(feature = "std", any(target_feature = "fma", target_arch = "aarch64")))]
-    return a.mul_add(b, c);
-    #[cfg(not(all(feature = "std", any(target_feature = "fma", target_arch = "aarch64"))))]
-    {
-        let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
-        let sum = product + c;
-        let back = sum - product;
-        let error = (product - (sum - back)) + (c - back);
-        let mut bits = sum.to_bits();
-        if error != 0.0 && bits & 1 == 0 && sum.is_finite() {
-            // Toward the error: to the odd one of the two neighbours of the exact sum.
-            bits = if (error > 0.0) == (sum > 0.0) { bits + 1 } else { bits - 1 };
-        }
-        f64::from_bits(bits) as f32
-    }
-}
 
 /// Clamps `x` to `low..=high`; NaN stays NaN.
 #[inline(always)]
@@ -178,4 +156,57 @@ pub(crate) fn normal(block: [u32; 4], index: usize) -> f32 {
     let [radius, angle] = [block[index & 2], block[index & 2 | 1]];
     let radius = sqrt(-2.0 * ln(1.0 - uniform(radius)));
     radius * sin_cos(core::f32::consts::TAU * uniform(angle))[index & 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rl_envs::{Purpose, Rng, math, rng};
+
+    /// Numbers of every sign and exponent, the special ones among them.
+    fn numbers() -> impl Iterator<Item = f32> {
+        let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, f32::MIN_POSITIVE];
+        special.into_iter().chain((0..=u32::MAX / 2039).map(|i| f32::from_bits(i * 2039)))
+    }
+
+    fn assert_same(name: &str, x: f32, got: f32, expected: f32) {
+        assert!(
+            got.to_bits() == expected.to_bits() || got.is_nan() && expected.is_nan(),
+            "{name}({x:e}): {got:e}, not {expected:e}"
+        );
+    }
+
+    #[test]
+    fn functions_have_the_bits_of_the_environments_mathematics() {
+        for x in numbers() {
+            assert_same("exp", x, exp(x), math::exp(x));
+            assert_same("ln", x, ln(x), math::ln(x));
+            assert_same("tanh", x, tanh(x), math::tanh(x));
+            assert_same("clamp", x, clamp(x, -1.0, 2.0), math::clamp(x, -1.0, 2.0));
+        }
+        for x in numbers().filter(|x| (0.0..=core::f32::consts::TAU).contains(x)) {
+            let [sin, cos] = sin_cos(x);
+            assert_same("sin", x, sin, math::sin_cos(x).0);
+            assert_same("cos", x, cos, math::sin_cos(x).1);
+        }
+        for x in numbers().filter(|x| *x == 0.0 || x.is_normal() && *x > 0.0) {
+            assert_same("sqrt", x, sqrt(x), x.sqrt());
+        }
+    }
+
+    #[test]
+    fn words_and_numbers_are_those_of_the_trainer() {
+        for i in 0..100_000u32 {
+            let (seed, env, step) = (u64::from(i).wrapping_mul(0x9E37_79B9_7F4A_7C15), i ^ 77, u64::from(i) << (i % 33));
+            let mut stream = Rng::new(seed, env, step, Purpose::Policy);
+            for block in 0..2 {
+                let got = words(seed, env, step, block);
+                assert_eq!(got, [(); 4].map(|()| stream.next_u32()));
+                got.iter().for_each(|word| assert_same("uniform", *word as f32, uniform(*word), rng::uniform(*word)));
+                for (i, expected) in rng::normals(got).into_iter().enumerate() {
+                    assert_same("normal", i as f32, normal(got, i), expected);
+                }
+            }
+        }
+    }
 }

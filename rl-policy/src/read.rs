@@ -20,7 +20,7 @@ pub enum Error {
     Checksum,
     /// The parts of the file do not fit together.
     Contents,
-    /// A slice of a call has another length, or element type, than the policy's.
+    /// The slice with this name has another length, or element type, than the policy's.
     Call(&'static str),
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Error {
             Self::Length => f.write_str("the policy file is cut off, or followed by something else"),
             Self::Checksum => f.write_str("the policy file is damaged: its checksum differs"),
             Self::Contents => f.write_str("the parts of the policy file do not fit together"),
-            Self::Call(what) => write!(f, "{what} differ in number or type from the policy's"),
+            Self::Call(what) => write!(f, "the {what} does not fit the policy in length or type"),
         }
     }
 }
@@ -42,8 +42,14 @@ impl fmt::Display for Error {
 impl core::error::Error for Error {}
 
 /// Numbers of a file: little-endian words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) struct Floats<'a>(pub(crate) &'a [[u8; 4]]);
+
+impl fmt::Debug for Floats<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} numbers", self.len())
+    }
+}
 
 impl Floats<'_> {
     #[inline(always)]
@@ -65,7 +71,7 @@ impl<'a> Floats<'a> {
 }
 
 /// Words of a file that are still to be read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct Words<'a>(&'a [[u8; 4]]);
 
 impl<'a> Words<'a> {
@@ -98,12 +104,25 @@ impl<'a> Words<'a> {
     }
 }
 
-fn product(a: usize, b: usize) -> Result<usize, Error> {
-    a.checked_mul(b).filter(|&n| n <= MAX_LEN).ok_or(Error::Contents)
+/// Returns a product of lengths, unless it is more than [`MAX_LEN`].
+fn product(lengths: &[usize]) -> Result<usize, Error> {
+    let product = lengths.iter().try_fold(1usize, |product, n| product.checked_mul(*n).filter(|n| *n <= MAX_LEN));
+    product.ok_or(Error::Contents)
+}
+
+/// Returns a sum of lengths, unless it is more than [`MAX_LEN`].
+fn sum(lengths: impl Iterator<Item = u32>) -> Result<usize, Error> {
+    let sum: u64 = lengths.map(u64::from).sum(); // of at most 2^30 lengths: a file has no more words
+    if sum <= MAX_LEN as u64 { Ok(sum as usize) } else { Err(Error::Contents) }
+}
+
+/// Number of inputs of the first layer that an element of the observation has: one for each category, or for a number.
+pub(crate) fn inputs_of(n_categories: &[u8; 4]) -> u32 {
+    u32::from_le_bytes(*n_categories).max(1)
 }
 
 /// Head of a policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Head<'a> {
     Categorical { sizes: &'a [[u8; 4]], masked: bool },
     Values { n: usize, masked: bool, dueling: bool },
@@ -131,16 +150,21 @@ pub(crate) enum Kind {
 }
 
 /// One layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) struct Layer<'a> {
     pub(crate) kind: Kind,
-    /// 0: none, 1: tanh, 2: ReLU.
+    /// Number of inputs.
+    pub(crate) n_in: usize,
+    /// Number of outputs: of a convolution, at all positions.
+    pub(crate) n_out: usize,
+    /// [`format::IDENTITY`], [`format::TANH`] or [`format::RELU`].
     pub(crate) activation: u32,
-    pub(crate) weight: Floats<'a>, // (terms, outputs)
-    pub(crate) bias: Floats<'a>,   // (outputs)
+    pub(crate) weight: Floats<'a>, // (terms, bias.len())
+    pub(crate) bias: Floats<'a>,
 }
 
 impl<'a> Layer<'a> {
+    /// Reads a layer whose parts fit together.
     fn read(words: &mut Words<'a>) -> Result<Self, Error> {
         let kind = match words.u32()? {
             format::DENSE => Kind::Dense { real: words.len()?, padded: words.len()? },
@@ -154,32 +178,28 @@ impl<'a> Layer<'a> {
             }),
             _ => return Err(Error::Contents),
         };
-        let (activation, terms, n_out) = (words.u32()?, words.len()?, words.len()?);
-        let (weight, bias) = (words.floats(product(terms, n_out)?)?, words.floats(n_out)?);
-        if activation > 2 { Err(Error::Contents) } else { Ok(Self { kind, activation, weight, bias }) }
-    }
-
-    /// Number of inputs and of outputs, if the parts fit together.
-    fn lens(&self) -> Result<[usize; 2], Error> {
-        let (terms, n) = (self.weight.len() / self.bias.len(), self.bias.len());
-        match self.kind {
+        let (activation, terms, n) = (words.u32()?, words.len()?, words.len()?);
+        let (fits, n_in, n_out) = match kind {
             Kind::Dense { real, padded } => {
-                product(terms / real, padded)?;
-                if real <= padded && terms.is_multiple_of(real) { Ok([terms, n]) } else { Err(Error::Contents) }
+                product(&[terms / real, padded])?;
+                (terms.is_multiple_of(real) && real <= padded, terms, n)
             }
             Kind::Conv(Conv { channels, rows, columns, kernel, stride, .. }) => {
-                if kernel > rows || kernel > columns || product(product(kernel, kernel)?, channels)? != terms {
-                    return Err(Error::Contents);
-                }
-                let positions = product((rows - kernel) / stride + 1, (columns - kernel) / stride + 1)?;
-                Ok([product(product(rows, columns)?, channels)?, product(positions, n)?])
+                let positions = |len: usize| len.checked_sub(kernel).map(|rest| rest / stride + 1).ok_or(Error::Contents);
+                let n_out = product(&[positions(rows)?, positions(columns)?, n])?;
+                (product(&[channels, kernel, kernel])? == terms, product(&[channels, rows, columns])?, n_out)
             }
+        };
+        if !fits || !matches!(activation, format::IDENTITY | format::TANH | format::RELU) {
+            return Err(Error::Contents);
         }
+        let (weight, bias) = (words.floats(product(&[terms, n])?)?, words.floats(n)?);
+        Ok(Self { kind, n_in, n_out, activation, weight, bias })
     }
 }
 
 /// Layers that are still to be computed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Layers<'a> {
     words: Words<'a>,
     left: usize,
@@ -188,7 +208,7 @@ pub(crate) struct Layers<'a> {
 impl<'a> Iterator for Layers<'a> {
     type Item = Layer<'a>;
 
-    /// Reads the next layer; all were read once when the file was opened.
+    /// Reads the next layer, which was without errors when the file was opened.
     fn next(&mut self) -> Option<Layer<'a>> {
         self.left = self.left.checked_sub(1)?;
         Layer::read(&mut self.words).ok()
@@ -196,7 +216,7 @@ impl<'a> Iterator for Layers<'a> {
 }
 
 /// A policy in the bytes of its file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Policy<'a> {
     pub(crate) about: &'a str,
     pub(crate) d: usize,
@@ -226,62 +246,52 @@ impl<'a> Policy<'a> {
             return Err(Error::Magic);
         }
         let (words, rest) = file.as_chunks::<4>();
-        let mut words = Words(words);
-        let [_, _, version, len, sum] = words.take(5).map_err(|_| Error::Length)? else { return Err(Error::Length) };
-        if u32::from_le_bytes(*version) != VERSION {
-            return Err(Error::Version(u32::from_le_bytes(*version)));
+        let Some((header, body)) = words.split_first_chunk() else { return Err(Error::Length) };
+        let [_, _, version, len, sum] = header.map(u32::from_le_bytes);
+        if version != VERSION {
+            return Err(Error::Version(version));
         }
-        if u32::from_le_bytes(*len) as usize != file.len() || !rest.is_empty() {
+        if len as usize != file.len() || !rest.is_empty() {
             return Err(Error::Length);
         }
-        if u32::from_le_bytes(*sum) != checksum(words.0.as_flattened()) {
+        if sum != checksum(body.as_flattened()) {
             return Err(Error::Checksum);
         }
-        Self::read(words)
+        Self::read(Words(body))
     }
 
-    /// Reads what follows the checksum.
+    /// Reads all but the header.
     fn read(mut words: Words<'a>) -> Result<Self, Error> {
         let n = words.u32()? as usize;
-        let about = words.take(n.div_ceil(4))?.as_flattened();
-        let about = core::str::from_utf8(&about[..n]).map_err(|_| Error::Contents)?;
+        let about = &words.take(n.div_ceil(4))?.as_flattened()[..n];
+        let about = core::str::from_utf8(about).map_err(|_| Error::Contents)?;
         let rank = words.len()?;
-        let d = (0..rank).try_fold(1, |d, _| product(d, words.len()?))?;
+        let d = (0..rank).try_fold(1, |d, _| product(&[d, words.len()?]))?;
         let (frames, is_bytes, scale) = (words.len()?, words.flag()?, words.floats(1)?.at(0));
         let normalize = if words.flag()? { Some([words.floats(d)?, words.floats(d)?]) } else { None };
         let n_categories = words.u32()? as usize;
         let categories = words.take(n_categories)?;
         let head = Self::read_head(&mut words)?;
-        let left = words.len()?;
-        let layers = Layers { words, left };
+        let n_layers = words.len()?;
+        let layers = Layers { words, left: n_layers };
 
-        let n_inputs = if categories.is_empty() {
-            d
-        } else {
-            let of = |n: &[u8; 4]| u32::from_le_bytes(*n).max(1) as usize;
-            let sum = categories.iter().try_fold(0usize, |sum, n| sum.checked_add(of(n)));
-            sum.filter(|_| categories.len() == d).ok_or(Error::Contents)?
-        };
-        let (mut before, mut widest, mut together) = (n_inputs, d, 0);
-        for i in 0..left {
+        let mut fits = d.is_multiple_of(frames) && (categories.is_empty() || categories.len() == d);
+        let mut n_before = if categories.is_empty() { d } else { sum(categories.iter().map(inputs_of))? };
+        let (mut widest, mut together) = (d, 0);
+        for i in 0..n_layers {
             let layer = Layer::read(&mut words)?;
-            let [n_in, n_out] = layer.lens()?;
-            let is_gather = i == 0 && !categories.is_empty();
-            if n_in != before || is_gather && layer.kind != (Kind::Dense { real: n_in, padded: n_in }) {
-                return Err(Error::Contents);
-            }
-            (before, widest, together) = (n_out, widest.max(n_out), together.max(layer.bias.len()));
+            let reads_categories = i == 0 && !categories.is_empty();
+            fits &= layer.n_in == n_before;
+            fits &= !reads_categories || layer.kind == Kind::Dense { real: n_before, padded: n_before };
+            (n_before, widest, together) = (layer.n_out, widest.max(layer.n_out), together.max(layer.bias.len()));
         }
         let n_outputs = match head {
-            Head::Categorical { sizes, .. } => {
-                let sum = sizes.iter().try_fold(0usize, |sum, &n| sum.checked_add(u32::from_le_bytes(n) as usize));
-                sum.ok_or(Error::Contents)?
-            }
+            Head::Categorical { sizes, .. } => sum(sizes.iter().map(|n| u32::from_le_bytes(*n)))?,
             Head::Values { n, dueling, .. } => n + usize::from(dueling),
             Head::Gaussian { bounds, .. } | Head::Deterministic { bounds } => bounds[0].len(),
             Head::Squashed { bounds } => 2 * bounds[0].len(),
         };
-        if n_outputs != before || !words.0.is_empty() || !d.is_multiple_of(frames) {
+        if !fits || n_before != n_outputs || !words.0.is_empty() {
             return Err(Error::Contents);
         }
         let bytes = is_bytes.then_some(scale);
@@ -367,5 +377,13 @@ impl<'a> Policy<'a> {
     #[must_use]
     pub fn memory_len(&self) -> usize {
         2 * self.widest + self.together
+    }
+}
+
+impl fmt::Debug for Policy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("Policy");
+        fields.field("about", &self.about).field("obs_len", &self.d).field("frames", &self.frames);
+        fields.field("head", &self.head).field("n_layers", &self.layers.left).finish_non_exhaustive()
     }
 }

@@ -75,11 +75,11 @@ pub fn file(policy: &Exported) -> Vec<u8> {
                 numbers.into_iter().for_each(|x| body.u32(x));
             }
         }
-        body.u32(match layer.activation {
-            Activation::Identity => 0,
-            Activation::Tanh => 1,
-            Activation::Relu => 2,
-        });
+        body.u32s(&[match layer.activation {
+            Activation::Identity => format::IDENTITY,
+            Activation::Tanh => format::TANH,
+            Activation::Relu => format::RELU,
+        }]);
         body.u32(layer.n_terms());
         body.u32(layer.bias.len());
         body.f32s(&layer.weight);

@@ -1,0 +1,229 @@
+//! Files that are damaged, or made to do harm, are refused or act without a panic.
+#![cfg(feature = "write")]
+
+use rl_envs::{Purpose, Rng};
+use rl_policy::write::file;
+use rl_policy::{Action, Activation, Choice, Error, Exported, Head, Input, Layer, LayerKind, Obs, Policy};
+
+/// Bytes before the body: magic number, version, length, checksum.
+const HEADER: usize = 20;
+
+/// Returns numbers of both signs, some of them 0.
+fn numbers(rng: &mut Rng, n: usize) -> Vec<f32> {
+    (0..n).map(|_| (rng.below(33) as f32 - 16.0) / 8.0).collect()
+}
+
+fn layer(rng: &mut Rng, kind: LayerKind, n_terms: usize, n: usize, activation: Activation) -> Layer {
+    Layer { kind, weight: numbers(rng, n_terms * n), bias: numbers(rng, n), activation }
+}
+
+/// A policy of each kind of head, layer and observation.
+fn policies() -> Vec<Exported> {
+    let rng = &mut Rng::new(1, 0, 0, Purpose::Init);
+    let dense = |n| LayerKind::Dense { real: n, padded: n };
+    let input = |d: usize| Input { shape: vec![d], frames: 1, bytes: None, normalize: None, categories: vec![] };
+    let mut bounds = || [numbers(rng, 2), numbers(rng, 2).iter().map(|x| x + 4.0).collect()];
+    let (gaussian, squashed, deterministic) = (bounds(), bounds(), bounds());
+    let hidden = |rng: &mut Rng, d: usize, n: usize, n_out: usize| {
+        vec![layer(rng, dense(d), d, n, Activation::Tanh), layer(rng, dense(n), n, n_out, Activation::Identity)]
+    };
+    let convolutions = vec![
+        layer(rng, LayerKind::Conv { input: [2, 6, 5], kernel: 2, stride: 1, planes: true }, 8, 4, Activation::Relu),
+        layer(rng, LayerKind::Conv { input: [4, 5, 4], kernel: 3, stride: 1, planes: false }, 36, 3, Activation::Relu),
+        layer(rng, LayerKind::Dense { real: 3, padded: 20 }, 18, 3, Activation::Identity), // 120 places: a long sum
+    ];
+    let corner = LayerKind::Conv { input: [1, 5, 5], kernel: 1, stride: 5, planes: true }; // of a picture of any size
+    let corner = vec![layer(rng, corner, 1, 3, Activation::Tanh)];
+    let picture = Input { shape: vec![5, 5], ..input(25) };
+    let pixels = Input { shape: vec![2, 6, 5], frames: 2, bytes: Some(1.0 / 255.0), ..input(60) };
+    let normalized = Input { normalize: Some([numbers(rng, 3), numbers(rng, 3)]), ..input(3) };
+    let cards = Input { categories: vec![0, 5, 1, 7], normalize: Some([numbers(rng, 4), numbers(rng, 4)]), ..input(4) };
+    let linear = vec![layer(rng, dense(3), 3, 2, Activation::Identity)];
+    let policy = |about: &str, input, layers, head| Exported { about: about.into(), input, layers, head };
+    vec![
+        policy("one head", input(3), hidden(rng, 3, 4, 2), Head::Categorical { sizes: vec![2], masked: true }),
+        policy("é", input(130), hidden(rng, 130, 2, 6), Head::Categorical { sizes: vec![3, 1, 2], masked: false }),
+        policy("values", cards, hidden(rng, 14, 3, 3), Head::Values { n: 3, masked: true, dueling: false }),
+        policy("dueling", pixels, convolutions, Head::Values { n: 2, masked: false, dueling: true }),
+        policy("corner", picture, corner, Head::Values { n: 3, masked: false, dueling: false }),
+        policy("", normalized, hidden(rng, 3, 4, 2), Head::Gaussian { log_std: vec![-1.0, 0.5], bounds: gaussian }),
+        policy("squashed", input(3), hidden(rng, 3, 4, 4), Head::Squashed { bounds: squashed }),
+        policy("linear", input(3), linear, Head::Deterministic { bounds: deterministic }),
+    ]
+}
+
+/// Writes the length and the checksum of a changed body.
+fn repair(bytes: &mut [u8]) {
+    let len = bytes.len() as u32;
+    bytes[12..16].copy_from_slice(&len.to_le_bytes());
+    let sum = !bytes[HEADER..].iter().fold(!0u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 })
+    });
+    bytes[16..20].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Acts in every way; false, without acting, if the file asks for much memory or time.
+fn act(policy: &Policy<'_>, n_bytes: usize, rng: &mut Rng) -> bool {
+    // A position of a layer reads each weight of the file at most once.
+    if policy.memory_len() > 1 << 20 || policy.memory_len() * (n_bytes / 4) > 4_000_000 {
+        return false;
+    }
+    let mut memory = vec![f32::NAN; policy.memory_len()];
+    let special = [0.0, -0.0, 1.0, -1.0, 4.0, 1e30, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 4e9, 1e-40];
+    let floats: Vec<f32> = (0..policy.obs_len()).map(|_| special[rng.below(11) as usize]).collect();
+    let bytes: Vec<u8> = (0..policy.obs_len()).map(|_| rng.next_u32() as u8).collect();
+    let obs = if policy.reads_bytes() { Obs::U8(&bytes) } else { Obs::F32(&floats) };
+    let mask: Vec<u8> = (0..policy.mask_len()).map(|_| rng.below(3) as u8).collect();
+    let (mut choices, mut vector) = (vec![0; policy.action_len()], vec![0.0; policy.action_len()]);
+    let sampled = Choice::Sample { seed: u64::MAX, env: rng.next_u32(), step: u64::from(rng.next_u32()) << 20 };
+    for choice in [Choice::Greedy, sampled] {
+        let action = if policy.is_discrete() { Action::Discrete(&mut choices) } else { Action::Continuous(&mut vector) };
+        policy.act(obs, &mask, choice, &mut memory, action).unwrap();
+        assert_eq!(policy.outputs(obs, &mut memory).unwrap().len(), policy.n_outputs());
+    }
+    true
+}
+
+#[test]
+fn whole_files_act() {
+    let rng = &mut Rng::new(2, 0, 0, Purpose::Init);
+    for exported in policies() {
+        let bytes = file(&exported);
+        let policy = Policy::new(&bytes).unwrap();
+        assert_eq!(policy.about(), exported.about);
+        assert!((0..100).all(|_| act(&policy, bytes.len(), rng)));
+        let mut repaired = bytes.clone();
+        repair(&mut repaired);
+        assert_eq!(repaired, bytes);
+    }
+}
+
+#[test]
+fn calls_that_do_not_fit_are_errors() {
+    for exported in policies() {
+        let bytes = file(&exported);
+        let policy = Policy::new(&bytes).unwrap();
+        let (floats, octets) = (vec![0.5; policy.obs_len() + 1], vec![1; policy.obs_len() + 1]);
+        let mask = vec![1; policy.mask_len() + 1];
+        let call = |d: usize, n_flags: usize, memory: usize, n: usize, [other_obs, other_action]: [bool; 2]| {
+            let obs = if policy.reads_bytes() != other_obs { Obs::U8(&octets[..d]) } else { Obs::F32(&floats[..d]) };
+            let (mut choices, mut vector, mut memory) = (vec![0; n], vec![0.0; n], vec![0.0; memory]);
+            let is_discrete = policy.is_discrete() != other_action;
+            let action = if is_discrete { Action::Discrete(&mut choices) } else { Action::Continuous(&mut vector) };
+            policy.act(obs, &mask[..n_flags], Choice::Greedy, &mut memory, action)
+        };
+        let (d, n_flags, memory, n) = (policy.obs_len(), policy.mask_len(), policy.memory_len(), policy.action_len());
+        let refused = |what| Err(Error::Call(what));
+        assert_eq!(call(d, n_flags, memory + 1, n, [false; 2]), Ok(()));
+        assert_eq!(call(d + 1, n_flags, memory, n, [false; 2]), refused("observation"));
+        assert_eq!(call(d - 1, n_flags, memory, n, [false; 2]), refused("observation"));
+        assert_eq!(call(d, n_flags, memory, n, [true, false]), refused("observation"));
+        assert_eq!(call(d, n_flags + 1, memory, n, [false; 2]), refused("mask"));
+        assert_eq!(call(d, n_flags, memory - 1, n, [false; 2]), refused("memory"));
+        assert_eq!(call(d, n_flags, memory, n + 1, [false; 2]), refused("action"));
+        assert_eq!(call(d, n_flags, memory, n - 1, [false; 2]), refused("action"));
+        assert_eq!(call(d, n_flags, memory, n, [false, true]), refused("action"));
+    }
+}
+
+#[test]
+fn files_of_another_length_are_refused() {
+    for exported in policies() {
+        let bytes = file(&exported);
+        for len in 0..bytes.len() {
+            let expected = if len < 8 { Error::Magic } else { Error::Length };
+            assert_eq!(Policy::new(&bytes[..len]).unwrap_err(), expected, "{len} bytes");
+        }
+        for more in 1..70 {
+            assert_eq!(Policy::new(&[&bytes[..], &vec![0; more]].concat()).unwrap_err(), Error::Length, "{more} more");
+        }
+        // A right length of a body that is shorter, or longer, than its parts.
+        for n_words in 1..=(bytes.len() - HEADER) / 4 {
+            let mut short = bytes[..bytes.len() - 4 * n_words].to_vec();
+            let mut long = [&bytes[..], &vec![0; 4 * n_words]].concat();
+            for bytes in [&mut short, &mut long] {
+                repair(bytes);
+                assert_eq!(Policy::new(bytes).unwrap_err(), Error::Contents, "{n_words} words");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_with_any_bit_changed_is_refused() {
+    for exported in policies() {
+        let mut bytes = file(&exported);
+        for i in 0..bytes.len() {
+            for bit in 0..8 {
+                bytes[i] ^= 1 << bit;
+                let expected = match i {
+                    0..8 => Error::Magic,
+                    8..12 => Error::Version(u32::from_le_bytes(bytes[8..12].try_into().unwrap())),
+                    12..16 => Error::Length,
+                    _ => Error::Checksum,
+                };
+                assert_eq!(Policy::new(&bytes).unwrap_err(), expected, "bit {bit} of byte {i}");
+                bytes[i] ^= 1 << bit;
+            }
+        }
+    }
+}
+
+/// Changes words of a file, biased to those that are lengths or kinds, and to numbers that are hard to parse.
+fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
+    // Most lengths come before most weights.
+    let place = |rng: &mut Rng, bytes: &[u8]| {
+        let n_words = (bytes.len() - HEADER) / 4;
+        let n_words = if rng.below(2) == 0 { n_words.min(40) } else { n_words };
+        HEADER + 4 * rng.below(n_words as u32) as usize
+    };
+    for _ in 0..1 + rng.below(3) {
+        let (at, other) = (place(rng, bytes), place(rng, bytes));
+        let old = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let word = match rng.below(10) {
+            0 => 0,
+            1 => 1,
+            2 => 1 << 31,
+            3 => u32::MAX,
+            4 => rng.below(20),
+            5 => 1 << rng.below(32),
+            6 => old.wrapping_add(1),
+            7 => old.wrapping_sub(1),
+            8 => u32::from_le_bytes(bytes[other..other + 4].try_into().unwrap()),
+            _ => rng.next_u32(),
+        };
+        bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        if rng.below(4) == 0 {
+            // A length that several parts of the file agree on.
+            let same = bytes[HEADER..].as_chunks_mut().0.iter_mut().filter(|other| **other == old.to_le_bytes());
+            same.for_each(|other| *other = word.to_le_bytes());
+        }
+        match rng.below(12) {
+            0 => bytes.truncate(at + 4),
+            1 => drop(bytes.splice(at..at, [0; 4])),
+            2 if bytes.len() > HEADER + 4 => drop(bytes.drain(at..at + 4)),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn bodies_of_any_words_under_a_right_checksum_never_panic() {
+    const N: u64 = 200_000;
+    let files: Vec<_> = policies().iter().map(file).collect();
+    let (mut n_acted, mut n_skipped) = (0, 0);
+    for i in 0..N {
+        let rng = &mut Rng::new(3, 0, i, Purpose::Init);
+        let mut bytes = files[i as usize % files.len()].clone();
+        mutate(&mut bytes, rng);
+        repair(&mut bytes);
+        match Policy::new(&bytes) {
+            Ok(policy) if act(&policy, bytes.len(), rng) => n_acted += 1,
+            Ok(_) => n_skipped += 1,
+            Err(error) => assert_eq!(error, Error::Contents, "mutant {i}"),
+        }
+    }
+    // Both are tested: parsing, and acting with what has been parsed.
+    println!("{n_acted} of {N} acted, {n_skipped} are too large to act");
+    assert!((N / 5..N * 4 / 5).contains(&n_acted), "{n_acted} of {N} acted");
+}
