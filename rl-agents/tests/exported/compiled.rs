@@ -10,6 +10,13 @@ const EPISODE: usize = 7;
 /// Stream of the random actions: environment i draws with index i + 5.
 const SAMPLE: Choice = Choice::Sample { seed: 1 << 40 | 9, env: 5, step: 1 << 33 | 6 };
 
+/// Files that programs for other targets need.
+const FILES: [(&str, &str); 3] = [
+    ("wasm.js", include_str!("wasm.js")),
+    ("cortex_m.c", include_str!("cortex_m.c")),
+    ("cortex_m.ld", include_str!("cortex_m.ld")),
+];
+
 /// A compiler with its flags, and what runs its programs.
 #[derive(Debug)]
 pub(crate) struct Target {
@@ -37,11 +44,14 @@ pub(crate) fn targets() -> Vec<Target> {
     if runs("aarch64-linux-gnu-gcc") && runs("qemu-aarch64") {
         target(&["aarch64-linux-gnu-gcc", "-O2", "-static"], &["qemu-aarch64"], false);
     }
-    if runs("arm-none-eabi-gcc") && runs("qemu-arm") {
-        let flags = ["arm-none-eabi-gcc", "-O2", "--specs=rdimon.specs", "-mthumb"];
-        let hard = ["-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"];
-        target(&[&flags[..], &hard].concat(), &["qemu-arm", "-cpu", "cortex-m4"], false);
-        target(&[&flags[..], &["-mcpu=cortex-m3"]].concat(), &["qemu-arm", "-cpu", "cortex-m3"], false);
+    if runs("arm-none-eabi-gcc") && runs("qemu-system-arm") {
+        const GCC: [&str; 5] = ["arm-none-eabi-gcc", "-O2", "--specs=rdimon.specs", "-mthumb", "-Tcortex_m.ld"];
+        let board = |name| {
+            ["qemu-system-arm", "-nographic", "-semihosting-config", "enable=on,target=native", "-M", name, "-kernel"]
+        };
+        let m4 = ["-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16", "cortex_m.c"];
+        target(&[&GCC[..], &m4].concat(), &board("mps2-an386"), false);
+        target(&[&GCC[..], &["-mcpu=cortex-m3", "cortex_m.c"]].concat(), &board("mps2-an385"), false);
     }
     if runs("clang") && runs("wasm-ld") && runs("node") {
         target(&["clang", "--target=wasm32", "-O2", "-nostdlib"], &["node"], true);
@@ -151,6 +161,9 @@ impl<'a> Streams<'a> {
     pub(crate) fn check(&self, dir: &Path, name: &str, target: &Target) {
         let Target { compiler, runner, is_wasm } = target;
         std::fs::write(dir.join("input"), &self.input).unwrap();
+        for (file, text) in FILES {
+            std::fs::write(dir.join(file), text).unwrap();
+        }
         std::fs::write(dir.join("driver.c"), driver(name, &self.loaded, self.draws)).unwrap();
         let define = format!("-D{}_TEST", name.to_ascii_uppercase());
         let source = format!("{name}.c");
@@ -163,12 +176,11 @@ impl<'a> Streams<'a> {
         }
         let output = cc.output().unwrap();
         assert!(output.status.success(), "{name}, {target:?}: {}", String::from_utf8_lossy(&output.stderr));
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rl-agents/tests/exported/wasm.js");
         let program = dir.join("program");
         let mut run = if *is_wasm {
             let mut run = Command::new(runner[0]);
             let lens = [self.loaded.mask_len(), usize::from(self.draws), EPISODE].map(|n| n.to_string());
-            run.arg(script).arg(name).arg(if self.loaded.reads_bytes() { "1" } else { "4" }).args(lens);
+            run.arg("wasm.js").arg(name).arg(if self.loaded.reads_bytes() { "1" } else { "4" }).args(lens);
             run
         } else if let [first, rest @ ..] = &runner[..] {
             let mut run = Command::new(first);
