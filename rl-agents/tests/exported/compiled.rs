@@ -1,7 +1,9 @@
 //! Policies in C: compiled for every target that this machine has a compiler for, and run on observations from a file.
 
+use std::fmt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use rl_policy::{Action, Choice, Obs, Policy, stack};
 
@@ -25,6 +27,12 @@ pub(crate) struct Target {
     is_wasm: bool,
 }
 
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.compiler.join(" "))
+    }
+}
+
 /// Targets that this machine has compilers for; with `RL_EXPORT_ALL=1` every level of optimisation.
 pub(crate) fn targets() -> Vec<Target> {
     let runs = |program: &str| Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
@@ -46,9 +54,8 @@ pub(crate) fn targets() -> Vec<Target> {
     }
     if runs("arm-none-eabi-gcc") && runs("qemu-system-arm") {
         const GCC: [&str; 5] = ["arm-none-eabi-gcc", "-O2", "--specs=rdimon.specs", "-mthumb", "-Tcortex_m.ld"];
-        let board = |name| {
-            ["qemu-system-arm", "-nographic", "-semihosting-config", "enable=on,target=native", "-M", name, "-kernel"]
-        };
+        let board =
+            |name| ["qemu-system-arm", "-nographic", "-semihosting-config", "enable=on,target=native", "-M", name, "-kernel"];
         let m4 = ["-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16", "cortex_m.c"];
         target(&[&GCC[..], &m4].concat(), &board("mps2-an386"), false);
         target(&[&GCC[..], &["-mcpu=cortex-m3", "cortex_m.c"]].concat(), &board("mps2-an385"), false);
@@ -158,7 +165,9 @@ impl<'a> Streams<'a> {
     }
 
     /// Compiles `dir/name.c` for a target, runs it, and checks that it writes what it must.
-    pub(crate) fn check(&self, dir: &Path, name: &str, target: &Target) {
+    ///
+    /// Returns the seconds that the program ran.
+    pub(crate) fn check(&self, dir: &Path, name: &str, target: &Target) -> f64 {
         let Target { compiler, runner, is_wasm } = target;
         std::fs::write(dir.join("input"), &self.input).unwrap();
         for (file, text) in FILES {
@@ -189,10 +198,13 @@ impl<'a> Streams<'a> {
         } else {
             Command::new(&program)
         };
+        let begin = Instant::now();
         let status = run.current_dir(dir).status().unwrap();
+        let seconds = begin.elapsed().as_secs_f64();
         assert!(status.success(), "{name}, {target:?}: {status}");
         let written = std::fs::read(dir.join("output")).unwrap();
         let differing = written.iter().zip(&self.expected).position(|(a, b)| a != b);
         assert!(written.len() == self.expected.len() && differing.is_none(), "{name}, {target:?}: byte {differing:?} differs");
+        seconds
     }
 }

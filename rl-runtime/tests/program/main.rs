@@ -8,9 +8,14 @@
 mod bits;
 #[cfg(target_os = "linux")]
 mod commands;
+#[cfg(target_os = "linux")]
+#[path = "../../../rl-agents/tests/exported/compiled.rs"]
+mod compiled;
 mod devices;
 #[cfg(unix)]
 mod edges;
+#[cfg(target_os = "linux")]
+mod export;
 mod harness;
 #[cfg(target_os = "linux")]
 mod newcomer;

@@ -1,0 +1,135 @@
+//! `rl export`: policies in C and for rl-policy act as the run's own on the observations of rollouts.
+//!
+//! With `RL_EXPORT_ALL=1`, all presets of built-in environments, on `RL_EXPORT_N` observations, with every compiler and level of
+//! optimisation that this machine has.
+
+use std::fs;
+use std::path::Path;
+
+use rl_agents::distributions::log_softmax;
+use rl_agents::{Acted, Acting, Choice, Collector, Scratch};
+use rl_buffer::{ObsSlice, Rollout};
+use rl_envs::catalog;
+use rl_envs::{ActionSpace, Actions, Pool, math};
+use rl_policy::{Action, Obs, Policy};
+use rl_runtime::checkpoint::{self, SavedPolicy};
+
+use crate::compiled::{Streams, targets};
+use crate::harness::{finish, rl, text};
+
+/// Environments of a rollout.
+const N_ENVS: usize = 64;
+/// Steps of a rollout.
+const N_STEPS: usize = 64;
+
+/// Environments and algorithms: all presets, or one of each kind of policy.
+fn presets() -> Vec<(String, String)> {
+    if std::env::var_os("RL_EXPORT_ALL").is_none() {
+        return [("cartpole", "ppo"), ("pendulum", "sac")].map(|(env, algo)| (env.into(), algo.into())).to_vec();
+    }
+    let of = |path: fs::DirEntry| {
+        let name = path.file_name().into_string().unwrap();
+        let (env, algo) = name.strip_suffix(".toml")?.rsplit_once('-')?;
+        (catalog::find(env).is_ok()).then(|| (env.to_string(), algo.to_string()))
+    };
+    let mut presets: Vec<_> = fs::read_dir("presets").unwrap().filter_map(|path| of(path.unwrap())).collect();
+    presets.sort();
+    presets
+}
+
+fn trained(dir: &Path, env: &str, algo: &str) {
+    // Enough to learn from once.
+    let steps = ["train", env, "--algo", algo, "--steps", "2_000", "--run-dir", "run", "--set", "eval_episodes=1"];
+    let output = finish(rl(&steps).args(["--set", "eval_max_steps=100"]).current_dir(dir));
+    assert!(output.status.success(), "{env}, {algo}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What the run's own policy does in a rollout.
+struct Original {
+    discrete: Vec<u32>,
+    vectors: Vec<f32>,
+    log_probs: Vec<f32>,
+    values: Vec<f32>,
+}
+
+fn greedy(policy: &dyn rl_agents::Policy, rollout: &Rollout, masks: &[u8]) -> Original {
+    let n = rollout.len();
+    let a = if let Actions::Continuous(actions) = rollout.actions() { actions.len() / n } else { 0 };
+    let mut original =
+        Original { discrete: vec![0; n], vectors: vec![0.0; n * a], log_probs: vec![0.0; n], values: vec![0.0; n] };
+    let Original { discrete, vectors, log_probs, values } = &mut original;
+    let actions = if a == 0 { Actions::Discrete(&mut discrete[..]) } else { Actions::Continuous(&mut vectors[..]) };
+    let acting = Acting { obs: rollout.obs_rows(0..n), masks, choice: Choice::Greedy };
+    let mut states = vec![0.0; n * policy.state_len()];
+    policy.act(acting, Acted { actions, log_probs, values, states: &mut states }, &mut Scratch::default()).unwrap();
+    original
+}
+
+impl Original {
+    /// Compares action `i`, and the output that says why, bit by bit.
+    fn compare(&self, i: usize, actions: &ActionSpace, loaded: &Policy<'_>, obs: Obs<'_>, mask: &[u8], memory: &mut [f32]) {
+        let (mut choice, mut vector) = ([0], vec![0.0; loaded.action_len()]);
+        if let ActionSpace::Continuous { low, high } = actions {
+            loaded.act(obs, mask, rl_policy::Choice::Greedy, memory, Action::Continuous(&mut vector)).unwrap();
+            let expected = self.vectors[i * vector.len()..].iter().zip(low.iter().zip(high));
+            let expected = expected.map(|(x, (low, high))| math::clamp(*x, *low, *high).to_bits());
+            assert!(vector.iter().map(|x| x.to_bits()).eq(expected), "{vector:?}");
+            return;
+        }
+        loaded.act(obs, mask, rl_policy::Choice::Greedy, memory, Action::Discrete(&mut choice)).unwrap();
+        assert_eq!(choice[0], self.discrete[i]);
+        let outputs = loaded.outputs(obs, memory).unwrap();
+        if self.log_probs[i] == 0.0 {
+            assert_eq!(outputs[choice[0] as usize].to_bits(), self.values[i].to_bits());
+        } else {
+            log_softmax(outputs, mask);
+            assert_eq!(outputs[choice[0] as usize].to_bits(), self.log_probs[i].to_bits());
+        }
+    }
+}
+
+#[test]
+fn exported_policies_act_as_the_run_on_observations_of_rollouts() {
+    let n: usize = std::env::var("RL_EXPORT_N").map_or(2_000, |n| n.parse().unwrap());
+    for (env, algo) in presets() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        trained(dir, &env, &algo);
+        for form in ["c", "rust", "onnx"] {
+            let output = finish(rl(&["export", "run", "--as", form]).current_dir(dir));
+            let said = String::from_utf8(output.stdout).unwrap();
+            assert!(output.status.success() && said.contains("64 of 64"), "{env}, {algo}: {said}");
+        }
+        let file = fs::read(dir.join(format!("{env}.policy"))).unwrap();
+        let loaded = Policy::new(&file).unwrap();
+        assert!(loaded.about().starts_with(&format!("{env} by {algo}, run/checkpoints/ckpt-")), "{}", loaded.about());
+        let header = text(&dir.join(format!("{env}.h"))).to_string();
+        let mut streams = Streams::new(loaded, header.contains(&format!("{env}_sample(")));
+        let SavedPolicy { policy, entry, .. } =
+            checkpoint::policy(&dir.join("run"), false, catalog::find(&env).unwrap()).unwrap();
+        let mut collector = Collector::of(entry.slices(N_ENVS, 1, 1).unwrap(), &Pool::default(), 3).unwrap();
+        let mut rollout = collector.rollout(N_STEPS).unwrap();
+        let actions = entry.spaces().actions;
+        let (d, m) = (loaded.obs_len(), loaded.mask_len());
+        let (mut left, mut memory) = (n, vec![0.0; loaded.memory_len()]);
+        while left > 0 {
+            collector.collect(&*policy, &mut rollout).unwrap();
+            let masks = rollout.masks().map_or(Vec::new(), |masks| masks.iter().copied().collect());
+            let original = greedy(&*policy, &rollout, &masks[..rollout.len() * m]);
+            for i in 0..rollout.len().min(left) {
+                let obs = match rollout.obs_rows(0..rollout.len()) {
+                    ObsSlice::F32(obs) => Obs::F32(&obs[i * d..(i + 1) * d]),
+                    ObsSlice::U8(obs) => Obs::U8(&obs[i * d..(i + 1) * d]),
+                };
+                let mask = &masks[i * m..(i + 1) * m];
+                original.compare(i, &actions, &loaded, obs, mask, &mut memory);
+                streams.push(obs, mask);
+            }
+            left -= rollout.len().min(left);
+        }
+        for target in targets() {
+            let seconds = streams.check(dir, &env, &target);
+            println!("{env} {algo}: {n} observations, {target}: 0 differ, {seconds:.1} s");
+        }
+    }
+}
