@@ -207,6 +207,34 @@ fn a_loaded_policy_acts_as_the_original() {
     }
 }
 
+#[test]
+fn the_tanh_between_layers_has_the_bits_of_the_original() {
+    const N: usize = 4096;
+    // An action value that is tanh(1 * x + 0) * 1 + 0.
+    let (obs, actions) = (Space::vector(&[-1.0], &[1.0]), ActionSpace::Discrete { n: 1, masked: false });
+    let mut policy = QNetwork::new(&obs, &actions, &net(&[1]), false, 1).unwrap();
+    let mut snapshot = Snapshot::from(policy.weights());
+    snapshot.params.copy_from_slice(&[1.0, 0.0, 1.0, 0.0]);
+    policy.load(&snapshot).unwrap();
+    let spaces = Spaces { obs, actions };
+    let file = write::file(&policy.exported(&spaces).unwrap());
+    let loaded = Loaded::new(&file).unwrap();
+    let case = Case { name: "tanh", spaces, policy: Box::new(policy) };
+    let mut memory = vec![0.0; loaded.memory_len()];
+    // Every exponent with 4,000 significands, and the numbers around 0.55, where the formula changes, one by one.
+    let dense = 0.55f32.to_bits() - 50_000..0.55f32.to_bits() + 50_000;
+    let numbers: Vec<f32> =
+        (0..=u32::MAX / 2039).map(|i| i * 2039).chain(dense).map(f32::from_bits).filter(|x| x.is_finite()).collect();
+    for floats in numbers.chunks(N) {
+        let seen = Seen { floats: floats.to_vec(), bytes: vec![], masks: vec![] };
+        let original = originals(&case, &seen, floats.len(), Choice::Greedy);
+        for (x, value) in floats.iter().zip(original.values) {
+            let got = loaded.outputs(Obs::F32(&[*x]), &mut memory).unwrap()[0];
+            assert_eq!(got.to_bits(), value.to_bits(), "tanh({x:e}): {got:e}, not {value:e}");
+        }
+    }
+}
+
 /// Returns true if the policy has a distribution of actions.
 fn draws(head: &Head) -> bool {
     !matches!(head, Head::Values { .. } | Head::Deterministic { .. })

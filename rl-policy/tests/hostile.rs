@@ -52,6 +52,11 @@ fn policies() -> Vec<Exported> {
     ]
 }
 
+/// Word of a file at a place in bytes.
+fn word_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..].as_chunks().0[0])
+}
+
 /// Writes the length and the checksum of a changed body.
 fn repair(bytes: &mut [u8]) {
     let len = bytes.len() as u32;
@@ -78,8 +83,8 @@ fn act(policy: &Policy<'_>, n_bytes: usize, rng: &mut Rng) -> bool {
     let sampled = Choice::Sample { seed: u64::MAX, env: rng.next_u32(), step: u64::from(rng.next_u32()) << 20 };
     for choice in [Choice::Greedy, sampled] {
         let action = if policy.is_discrete() { Action::Discrete(&mut choices) } else { Action::Continuous(&mut vector) };
-        policy.act(obs, &mask, choice, &mut memory, action).unwrap();
-        assert_eq!(policy.outputs(obs, &mut memory).unwrap().len(), policy.n_outputs());
+        policy.act(obs, &mask, choice, &mut memory, action).expect("slices that fit");
+        assert_eq!(policy.outputs(obs, &mut memory).map(|outputs| outputs.len()), Ok(policy.n_outputs()));
     }
     true
 }
@@ -158,7 +163,7 @@ fn a_file_with_any_bit_changed_is_refused() {
                 bytes[i] ^= 1 << bit;
                 let expected = match i {
                     0..8 => Error::Magic,
-                    8..12 => Error::Version(u32::from_le_bytes(bytes[8..12].try_into().unwrap())),
+                    8..12 => Error::Version(word_at(&bytes, 8)),
                     12..16 => Error::Length,
                     _ => Error::Checksum,
                 };
@@ -179,7 +184,7 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
     };
     for _ in 0..1 + rng.below(3) {
         let (at, other) = (place(rng, bytes), place(rng, bytes));
-        let old = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let old = word_at(bytes, at);
         let word = match rng.below(10) {
             0 => 0,
             1 => 1,
@@ -189,7 +194,7 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
             5 => 1 << rng.below(32),
             6 => old.wrapping_add(1),
             7 => old.wrapping_sub(1),
-            8 => u32::from_le_bytes(bytes[other..other + 4].try_into().unwrap()),
+            8 => word_at(bytes, other),
             _ => rng.next_u32(),
         };
         bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());

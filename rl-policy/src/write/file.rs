@@ -23,8 +23,7 @@ impl Words {
 
 /// Returns the policy as a file for this crate's loader.
 ///
-/// Little-endian words of 4 bytes: the magic number, a version, the file's length and a checksum of the rest; then observations, head
-/// and layers in the order of [`Exported`], lengths first.
+/// The module `format` of the source has the layout.
 ///
 /// # Panics
 /// If a length exceeds 32 bits.
