@@ -60,6 +60,7 @@ fn sums_of_more_than_96_terms_have_parts_of_32() {
     assert_eq!(sum(97, [97, 97], &[30, 31]), LARGE);
     assert_eq!(sum(97, [97, 97], &[62, 63]), LARGE + 2.0);
     assert_eq!(sum(97, [97, 97], &[63, 64]), LARGE);
+    assert_eq!(sum(98, [98, 98], &[96, 97]), LARGE + 2.0);
     // Runs of 3 terms begin at the places 0, 20, 40, 60, 80 and 100.
     assert_eq!(sum(18, [3, 20], &[6, 7]), LARGE + 2.0);
     assert_eq!(sum(18, [3, 20], &[6, 11]), LARGE + 2.0);
@@ -152,6 +153,13 @@ fn continuous_actions_stay_within_their_bounds() {
     for choice in [Choice::Greedy, Choice::Sample { seed: 1, env: 2, step: 3 }] {
         assert_eq!(continuous::<2>(&squashed, choice).map(|x| (x * 1e6).round() / 1e6), [0.0, 4.0]);
         assert_eq!(continuous(&deterministic, choice), [0.0, 4.0]);
+    }
+    // Rounding must not exceed a bound.
+    for i in 1..200 {
+        let (low, high) = (-0.1 * i as f32, 0.07 * i as f32);
+        let deterministic = constant(&[99.0, -99.0], Head::Deterministic { bounds: [vec![low; 2], vec![high; 2]] });
+        let action = continuous::<2>(&deterministic, Choice::Greedy);
+        assert!(action.iter().all(|x| (low..=high).contains(x)), "{action:?} is not in {low}..={high}");
     }
     // A logarithm of 99 counts as 2: draws have a standard deviation of 7.4 before the tanh.
     let wide = constant(&[0.0, 99.0], Head::Squashed { bounds: [vec![-1.0], vec![1.0]] });
