@@ -7,11 +7,12 @@ use anyhow::{Context as _, Result, bail};
 
 /// Packages that tests need.
 ///
-/// Gymnasium for worker processes, the reader of event files, and pytest for the Python package.
-const PACKAGES: [&str; 3] = ["gymnasium==1.3.0", "tensorboard==2.20.0", "pytest==9.2.0"];
+/// Gymnasium for worker processes, the reader of event files, pytest for the Python package, and for ONNX models a runtime and a
+/// checker.
+const PACKAGES: [&str; 5] = ["gymnasium==1.3.0", "tensorboard==2.20.0", "pytest==9.2.0", "onnxruntime==1.32.0", "onnx==1.23.2"];
 
 /// Variables that turn a skip for lack of a package into a failure.
-const REQUIRED: [&str; 3] = ["RL_REQUIRE_GYM", "RL_REQUIRE_TENSORBOARD", "RL_REQUIRE_PYTHON"];
+const REQUIRED: [&str; 4] = ["RL_REQUIRE_GYM", "RL_REQUIRE_TENSORBOARD", "RL_REQUIRE_PYTHON", "RL_REQUIRE_ONNX"];
 
 /// Returns the value of `PYTHONPATH` with which `python3` imports the packages.
 ///
@@ -21,7 +22,7 @@ pub(crate) fn python_path(root: &Path) -> Result<Option<PathBuf>> {
         Ok(dir) => Ok(Some(dir)),
         Err(why) if REQUIRED.iter().any(|name| std::env::var_os(name).is_some()) => Err(why),
         Err(why) => {
-            println!("{why:#}: tests of worker processes, event files and the Python package are skipped");
+            println!("{why:#}: tests of worker processes, event files, the Python package and ONNX models are skipped");
             Ok(None)
         }
     }

@@ -379,7 +379,11 @@ int {name}_test({name}_memory *memory);
             let verb = if sampled { "sample" } else { "act" };
             let body = match head {
                 Head::Categorical { .. } => {
-                    let mask = if masked { format!("mask[i] ? memory->outputs[i] : {}", number(MASKED)) } else { "memory->outputs[i]".into() };
+                    let mask = if masked {
+                        format!("mask[i] ? memory->outputs[i] : {}", number(MASKED))
+                    } else {
+                        "memory->outputs[i]".into()
+                    };
                     let chosen = if sampled {
                         "random_words(seed, env, step >> 2, i, words), action[i] = draw(logits, sizes[i], uniform(words[step & 3]))"
                     } else {

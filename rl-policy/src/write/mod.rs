@@ -3,5 +3,9 @@
 pub mod c;
 
 mod file;
+#[cfg(feature = "onnx")]
+mod onnx;
 
 pub use file::file;
+#[cfg(feature = "onnx")]
+pub use onnx::onnx;

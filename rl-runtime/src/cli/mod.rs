@@ -24,7 +24,7 @@ use crate::{Algo, print};
 use self::envs::Envs;
 use self::show::full_screen;
 use self::trust::Trust;
-use self::verbs::{check_env, devices, eval, list, monitor, plot, record, site, sweep, trace, train, tune, watch};
+use self::verbs::{check_env, devices, eval, export, list, monitor, plot, record, site, sweep, trace, train, tune, watch};
 
 /// Reinforcement learning that keeps the hardware busy.
 #[derive(Parser)]
@@ -74,6 +74,8 @@ enum Verb {
     Sweep(sweep::SweepArgs),
     /// Play episodes in fresh environments
     Eval(eval::EvalArgs),
+    /// Export a policy as ONNX, as C, or for Rust without a standard library
+    Export(export::ExportArgs),
     /// Record the steps of a policy, to learn from without an environment
     Record(record::RecordArgs),
     /// Watch a policy act
@@ -175,6 +177,7 @@ pub fn run(command: Vec<OsString>, args: Vec<OsString>, own: &[Entry], algorithm
                 Verb::Tune(args) => tune::run(&args, &envs, json),
                 Verb::Sweep(args) => sweep::run(&args, &envs, json),
                 Verb::Eval(args) => eval::run(&args, &envs, json),
+                Verb::Export(args) => export::run(&args, &envs, json),
                 Verb::Record(args) => record::run(&args, &envs, json),
                 Verb::Watch(args) => watch::run(&args, &envs, json),
                 Verb::Monitor(args) => monitor::run(&args, json),

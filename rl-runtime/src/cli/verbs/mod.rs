@@ -3,6 +3,7 @@
 pub(crate) mod check_env;
 pub(crate) mod devices;
 pub(crate) mod eval;
+pub(crate) mod export;
 pub(crate) mod list;
 pub(crate) mod monitor;
 pub(crate) mod plot;

@@ -1,0 +1,151 @@
+//! Policies of every kind, with observations and what the originals do.
+
+use rl_agents::{
+    Acted, Acting, Activation, ActorCritic, Choice, DeterministicPolicy, NetConfig, Policy, QNetwork, Scratch, Snapshot,
+    SquashedGaussian,
+};
+use rl_buffer::ObsSlice;
+use rl_envs::{ActionSpace, Actions, Dtype, Purpose, Rng, Space, Spaces, math};
+
+/// A policy with its spaces.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) spaces: Spaces,
+    pub(crate) policy: Box<dyn Policy>,
+}
+
+fn net(hidden: &[usize]) -> NetConfig {
+    NetConfig { hidden: hidden.to_vec(), ..NetConfig::default() }
+}
+
+/// Returns parameters that are not the initial ones, and statistics of observations.
+fn moved(policy: &dyn Policy, seed: u64) -> Snapshot {
+    let mut snapshot = Snapshot::from(policy.weights());
+    let mut rng = Rng::new(seed, 0, 0, Purpose::Init);
+    snapshot.params.iter_mut().for_each(|x| *x = 1.5 * *x + 0.1 * rng.normal());
+    if let Some(moments) = &mut snapshot.statistics.obs {
+        let d = moments.mean().len();
+        (0..20).for_each(|_| moments.push((0..d).map(|j| f64::from(rng.normal()) * (1.0 + j as f64) + 0.5)));
+    }
+    snapshot
+}
+
+fn actor_critic(name: &'static str, obs: Space, actions: ActionSpace, net: &NetConfig) -> Case {
+    let mut policy = ActorCritic::new(&obs, &actions, net, 1).unwrap();
+    policy.load(&moved(&policy, 2)).unwrap();
+    Case { name, spaces: Spaces { obs, actions }, policy: Box::new(policy) }
+}
+
+fn q_network(name: &'static str, obs: Space, actions: ActionSpace, net: &NetConfig, dueling: bool) -> Case {
+    let mut policy = QNetwork::new(&obs, &actions, net, dueling, 1).unwrap();
+    policy.load(&moved(&policy, 3)).unwrap();
+    Case { name, spaces: Spaces { obs, actions }, policy: Box::new(policy) }
+}
+
+/// A policy of every kind, for every kind of observation.
+pub(crate) fn cases() -> Vec<Case> {
+    let vector = |d: usize| Space::vector(&vec![-1.0; d], &vec![1.0; d]);
+    let pixels = |stack: usize| Space::bytes(&[1, 20, 17], 255, 1.0 / 255.0).stacked(stack);
+    let discrete = |n, masked| ActionSpace::Discrete { n, masked };
+    let boxed = ActionSpace::Continuous { low: vec![-2.0, 0.5, -1.0, -0.25, 1.0], high: vec![2.0, 1.0, 3.0, 0.75, 1.5] };
+    let open = ActionSpace::Continuous { low: vec![f32::NEG_INFINITY, -0.1], high: vec![f32::INFINITY, 0.1] };
+    let relu = NetConfig { activation: Activation::Relu, ..net(&[64]) };
+    // Channels that are no multiple of the kernel's lanes.
+    let conv = NetConfig { conv: vec![[20, 5, 2], [40, 3, 1]], ..net(&[50]) };
+    let normalized = NetConfig { normalize_obs: true, ..net(&[64, 64]) };
+    let shared = NetConfig { shared_trunk: true, ..net(&[48, 24]) };
+    let mut squashed = SquashedGaussian::new(&vector(11), &boxed, &net(&[256, 256]), 1).unwrap();
+    squashed.load(&moved(&squashed, 4)).unwrap();
+    let mut linear = SquashedGaussian::new(&vector(11), &boxed, &net(&[]), 1).unwrap();
+    linear.load(&moved(&linear, 4)).unwrap();
+    let mut deterministic = DeterministicPolicy::new(&vector(11), &boxed, &relu, 1).unwrap();
+    deterministic.load(&moved(&deterministic, 5)).unwrap();
+    let case = |name, policy| Case { name, spaces: Spaces { obs: vector(11), actions: boxed.clone() }, policy };
+    let spaces = |obs, actions| Spaces { obs, actions };
+    vec![
+        Case {
+            name: "ties",
+            spaces: spaces(vector(3), discrete(5, true)),
+            policy: Box::new(ActorCritic::unset(&vector(3), &discrete(5, true), &relu).unwrap()),
+        },
+        Case {
+            name: "q_ties",
+            spaces: spaces(vector(3), discrete(5, true)),
+            policy: Box::new(QNetwork::unset(&vector(3), &discrete(5, true), &relu, false).unwrap()),
+        },
+        actor_critic("dense", vector(4), discrete(2, false), &net(&[64, 64])),
+        actor_critic("linear", vector(200), discrete(3, false), &net(&[])),
+        actor_critic("long", vector(130), discrete(18, true), &net(&[97, 33])),
+        actor_critic("trunk", vector(9), ActionSpace::MultiDiscrete { sizes: vec![3, 1, 5] }, &shared),
+        actor_critic("normalized", vector(17), boxed.clone(), &normalized),
+        actor_critic("clipped", vector(3), open, &net(&[32])),
+        actor_critic("pictures", pixels(4), discrete(6, false), &conv),
+        actor_critic("one_plane", pixels(1), discrete(6, true), &NetConfig { normalize_obs: true, ..conv.clone() }),
+        actor_critic("bytes", Space::bytes(&[7], 10, 0.1), discrete(4, false), &relu),
+        actor_critic("categories", vector(6).with_categories(&[0, 90, 3, 0, 40, 0]), discrete(4, false), &normalized),
+        q_network("q", vector(8), discrete(4, true), &net(&[64, 64]), false),
+        q_network("dueling", pixels(2), discrete(5, false), &conv, true),
+        case("squashed", Box::new(squashed)),
+        case("squashed_linear", Box::new(linear)),
+        case("deterministic", Box::new(deterministic)),
+    ]
+}
+
+/// Observations (n, D) and masks (n, A) that an environment could give.
+pub(crate) struct Seen {
+    pub(crate) floats: Vec<f32>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) masks: Vec<u8>,
+}
+
+impl Seen {
+    pub(crate) fn of(spaces: &Spaces, n: usize) -> Self {
+        let mut rng = Rng::new(7, 0, 0, Purpose::Reset);
+        let (d, a) = (spaces.obs.len(), spaces.actions.len());
+        let categories = spaces.obs.categories();
+        let mut floats: Vec<f32> = (0..n * d).map(|_| 2.0 * rng.normal()).collect();
+        for (i, x) in floats.iter_mut().enumerate() {
+            match categories.get(i % d) {
+                Some(&n) if n > 0 => *x = rng.below(n + 1) as f32, // the last one is no category
+                _ if i % 23 == 0 => *x *= 1e2,                     // clipped after normalization
+                _ => {}
+            }
+        }
+        let bytes = (0..n * d).map(|_| rng.below(256) as u8).collect();
+        let mut masks = Vec::new();
+        if spaces.actions.masked() {
+            masks.extend((0..n * a).map(|_| rng.below(2) as u8));
+            masks.chunks_exact_mut(a).for_each(|mask| mask[rng.below(a as u32) as usize] = 1);
+        }
+        Self { floats, bytes, masks }
+    }
+
+    pub(crate) fn obs(&self, dtype: Dtype) -> ObsSlice<'_> {
+        if dtype == Dtype::U8 { ObsSlice::U8(&self.bytes) } else { ObsSlice::F32(&self.floats) }
+    }
+}
+
+/// What the original does: actions (n) or (n, A) as the environment gets them, log-probabilities (n), values (n).
+pub(crate) struct Original {
+    pub(crate) discrete: Vec<u32>,
+    pub(crate) vectors: Vec<f32>,
+    pub(crate) log_probs: Vec<f32>,
+    pub(crate) values: Vec<f32>,
+}
+
+pub(crate) fn originals(case: &Case, seen: &Seen, n: usize, choice: Choice) -> Original {
+    let Case { spaces, policy, .. } = case;
+    let (a, is_discrete) = (spaces.actions.len(), spaces.actions.n_discrete().is_some());
+    let (mut discrete, mut vectors) = (vec![0; n], vec![0.0; n * a]);
+    let actions = if is_discrete { Actions::Discrete(&mut discrete[..]) } else { Actions::Continuous(&mut vectors[..]) };
+    let (mut log_probs, mut values) = (vec![0.0; n], vec![0.0; n]);
+    let acting = Acting { obs: seen.obs(spaces.obs.dtype()), masks: &seen.masks, choice };
+    let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values, states: &mut [] };
+    policy.act(acting, acted, &mut Scratch::default()).unwrap();
+    if let ActionSpace::Continuous { low, high } = &spaces.actions {
+        for row in vectors.chunks_exact_mut(a) {
+            row.iter_mut().zip(low.iter().zip(high)).for_each(|(x, (low, high))| *x = math::clamp(*x, *low, *high));
+        }
+    }
+    Original { discrete, vectors, log_probs, values }
+}

@@ -1,0 +1,198 @@
+//! Policies in C: compiled for every target that this machine has a compiler for, and run on observations from a file.
+
+use std::path::Path;
+use std::process::Command;
+
+use rl_policy::{Action, Choice, Obs, Policy, stack};
+
+/// Steps of an episode, after which the frames of an observation begin again.
+const EPISODE: usize = 7;
+/// Stream of the random actions: environment i draws with index i + 5.
+const SAMPLE: Choice = Choice::Sample { seed: 1 << 40 | 9, env: 5, step: 1 << 33 | 6 };
+
+/// Files that programs for other targets need.
+const FILES: [(&str, &str); 3] = [
+    ("wasm.js", include_str!("wasm.js")),
+    ("cortex_m.c", include_str!("cortex_m.c")),
+    ("cortex_m.ld", include_str!("cortex_m.ld")),
+];
+
+/// A compiler with its flags, and what runs its programs.
+#[derive(Debug)]
+pub(crate) struct Target {
+    compiler: Vec<&'static str>,
+    runner: Vec<&'static str>,
+    is_wasm: bool,
+}
+
+/// Targets that this machine has compilers for; with `RL_EXPORT_ALL=1` every level of optimisation.
+pub(crate) fn targets() -> Vec<Target> {
+    let runs = |program: &str| Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    let all = std::env::var_os("RL_EXPORT_ALL").is_some();
+    let mut targets = Vec::new();
+    let mut target = |compiler: &[&'static str], runner: &[&'static str], is_wasm| {
+        targets.push(Target { compiler: compiler.to_vec(), runner: runner.to_vec(), is_wasm });
+    };
+    for cc in ["gcc", "clang"].into_iter().filter(|cc| runs(cc)) {
+        target(&[cc, "-O0", "-std=c99", "-pedantic"], &[], false);
+        target(&[cc, "-O3", "-march=native", "-ffp-contract=fast"], &[], false);
+        if all {
+            target(&[cc, "-O2"], &[], false);
+            target(&[cc, "-O3", "-march=native"], &[], false);
+        }
+    }
+    if runs("aarch64-linux-gnu-gcc") && runs("qemu-aarch64") {
+        target(&["aarch64-linux-gnu-gcc", "-O2", "-static"], &["qemu-aarch64"], false);
+    }
+    if runs("arm-none-eabi-gcc") && runs("qemu-system-arm") {
+        const GCC: [&str; 5] = ["arm-none-eabi-gcc", "-O2", "--specs=rdimon.specs", "-mthumb", "-Tcortex_m.ld"];
+        let board = |name| {
+            ["qemu-system-arm", "-nographic", "-semihosting-config", "enable=on,target=native", "-M", name, "-kernel"]
+        };
+        let m4 = ["-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16", "cortex_m.c"];
+        target(&[&GCC[..], &m4].concat(), &board("mps2-an386"), false);
+        target(&[&GCC[..], &["-mcpu=cortex-m3", "cortex_m.c"]].concat(), &board("mps2-an385"), false);
+    }
+    if runs("clang") && runs("wasm-ld") && runs("node") {
+        target(&["clang", "--target=wasm32", "-O2", "-nostdlib"], &["node"], true);
+    }
+    targets
+}
+
+/// A program that acts on observations and masks of the file `input`, and writes actions and outputs to the file `output`.
+///
+/// It fails if the policy's own test does.
+pub(crate) fn driver(name: &str, loaded: &Policy<'_>, draws: bool) -> String {
+    let upper = name.to_ascii_uppercase();
+    let element = if loaded.reads_bytes() { "uint8_t" } else { "float" };
+    let action = if loaded.is_discrete() { "uint32_t" } else { "float" };
+    let (mask, get_mask) = if loaded.mask_len() > 0 {
+        (" mask,", format!("static uint8_t mask[{upper}_MASK];\n        if (fread(mask, sizeof mask, 1, in) != 1) return 3;"))
+    } else {
+        ("", String::new())
+    };
+    let sample = if draws {
+        format!("copy = memory;\n        {name}_sample(&copy, obs,{mask} SEED, 5 + i, STEP, action);\n        PUT(action);")
+    } else {
+        String::new()
+    };
+    format!(
+        "#include <stdio.h>
+#include \"{name}.h\"
+#define SEED ((uint64_t)1 << 40 | 9)
+#define STEP ((uint64_t)1 << 33 | 6)
+#define PUT(x) fwrite(x, sizeof x, 1, out)
+static {name}_memory memory, copy;
+int main(void) {{
+    static {element} obs[{upper}_OBS];
+    {action} action[{upper}_ACTION];
+    uint32_t i;
+    FILE *in = fopen(\"input\", \"rb\"), *out = fopen(\"output\", \"wb\");
+    if (!in || !out) return 2;
+    for (i = 0; fread(obs, sizeof obs, 1, in) == 1; i++) {{
+        {get_mask}
+        if (i % {EPISODE} == 0) {name}_reset(&memory);
+        {sample}
+        {name}_act(&memory, obs,{mask} action);
+        PUT(action);
+        fwrite({name}_outputs(&memory), sizeof(float), {upper}_OUTPUTS, out);
+    }}
+    fclose(out);
+    return {name}_test(&copy) ? 1 : 0;
+}}
+"
+    )
+}
+
+/// Observations for [`driver`], and what it must write.
+pub(crate) struct Streams<'a> {
+    loaded: Policy<'a>,
+    draws: bool,
+    memory: Vec<f32>,
+    floats: Vec<f32>,
+    bytes: Vec<u8>,
+    /// Number of observations so far.
+    n: usize,
+    input: Vec<u8>,
+    expected: Vec<u8>,
+}
+
+impl<'a> Streams<'a> {
+    pub(crate) fn new(loaded: Policy<'a>, draws: bool) -> Self {
+        let (memory, d) = (vec![0.0; loaded.memory_len()], loaded.obs_len());
+        Self { loaded, draws, memory, floats: vec![0.0; d], bytes: vec![0; d], n: 0, input: Vec::new(), expected: Vec::new() }
+    }
+
+    /// Adds an observation, of which the first frame is seen, and a mask.
+    pub(crate) fn push(&mut self, obs: Obs<'_>, mask: &[u8]) {
+        let Self { loaded, draws, memory, floats, bytes, n, input, expected } = self;
+        let frame = loaded.obs_len() / loaded.frames();
+        let first = *n % EPISODE == 0;
+        let obs = match obs {
+            Obs::F32(obs) => {
+                input.extend(obs[..frame].iter().flat_map(|x| x.to_le_bytes()));
+                stack(floats, &obs[..frame], first);
+                Obs::F32(floats)
+            }
+            Obs::U8(obs) => {
+                input.extend(&obs[..frame]);
+                stack(bytes, &obs[..frame], first);
+                Obs::U8(bytes)
+            }
+        };
+        input.extend(mask);
+        let Choice::Sample { seed, env, step } = SAMPLE else { unreachable!() };
+        let sample = Choice::Sample { seed, env: env + *n as u32, step };
+        for choice in draws.then_some(sample).into_iter().chain([Choice::Greedy]) {
+            let (mut choices, mut vector) = (vec![0; loaded.action_len()], vec![0.0; loaded.action_len()]);
+            if loaded.is_discrete() {
+                loaded.act(obs, mask, choice, memory, Action::Discrete(&mut choices)).unwrap();
+                expected.extend(choices.iter().flat_map(|x| x.to_le_bytes()));
+            } else {
+                loaded.act(obs, mask, choice, memory, Action::Continuous(&mut vector)).unwrap();
+                expected.extend(vector.iter().flat_map(|x| x.to_le_bytes()));
+            }
+        }
+        expected.extend(loaded.outputs(obs, memory).unwrap().iter().flat_map(|x| x.to_le_bytes()));
+        *n += 1;
+    }
+
+    /// Compiles `dir/name.c` for a target, runs it, and checks that it writes what it must.
+    pub(crate) fn check(&self, dir: &Path, name: &str, target: &Target) {
+        let Target { compiler, runner, is_wasm } = target;
+        std::fs::write(dir.join("input"), &self.input).unwrap();
+        for (file, text) in FILES {
+            std::fs::write(dir.join(file), text).unwrap();
+        }
+        std::fs::write(dir.join("driver.c"), driver(name, &self.loaded, self.draws)).unwrap();
+        let define = format!("-D{}_TEST", name.to_ascii_uppercase());
+        let source = format!("{name}.c");
+        let mut cc = Command::new(compiler[0]);
+        cc.args(&compiler[1..]).args(["-Wall", "-Wextra", "-Werror", &define, "-o", "program", &source]).current_dir(dir);
+        if *is_wasm {
+            cc.args(["-Wl,--no-entry", "-Wl,--export-all", "-mbulk-memory"]);
+        } else {
+            cc.arg("driver.c");
+        }
+        let output = cc.output().unwrap();
+        assert!(output.status.success(), "{name}, {target:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let program = dir.join("program");
+        let mut run = if *is_wasm {
+            let mut run = Command::new(runner[0]);
+            let lens = [self.loaded.mask_len(), usize::from(self.draws), EPISODE].map(|n| n.to_string());
+            run.arg("wasm.js").arg(name).arg(if self.loaded.reads_bytes() { "1" } else { "4" }).args(lens);
+            run
+        } else if let [first, rest @ ..] = &runner[..] {
+            let mut run = Command::new(first);
+            run.args(rest).arg(&program);
+            run
+        } else {
+            Command::new(&program)
+        };
+        let status = run.current_dir(dir).status().unwrap();
+        assert!(status.success(), "{name}, {target:?}: {status}");
+        let written = std::fs::read(dir.join("output")).unwrap();
+        let differing = written.iter().zip(&self.expected).position(|(a, b)| a != b);
+        assert!(written.len() == self.expected.len() && differing.is_none(), "{name}, {target:?}: byte {differing:?} differs");
+    }
+}

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Plays an ONNX policy in Gymnasium's own environment, with ONNX Runtime and numpy alone.
+
+    python3 tools/play_onnx.py policy.onnx CartPole-v1 --episodes 100
+
+The model scales, normalizes and encodes observations, and bounds actions. This script flattens observations and stacks frames.
+Prints the mean return of greedy episodes and its standard deviation.
+
+Needs Python 3.10 with gymnasium, numpy and onnxruntime.
+"""
+
+import argparse
+
+import gymnasium
+import numpy as np
+import onnxruntime
+from gymnasium import spaces
+
+
+def flat(space, obs):
+    """Returns an observation as the model reads it: numbers, categories from 0 on, or a picture with its channels in front."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        return np.concatenate([numbers(part, obs[key]) for key, part in parts])
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        return np.ravel(obs - space.start)
+    obs = np.asarray(obs)
+    is_channels_last = obs.dtype == np.uint8 and obs.ndim == 3 and obs.shape[2] < min(obs.shape[:2])
+    return obs.transpose(2, 0, 1) if is_channels_last else obs
+
+
+def numbers(space, obs):
+    """Returns a part of an observation; pictures among numbers are scaled."""
+    is_bytes = isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
+    is_picture = is_bytes and np.all(space.low == 0) and np.all(space.high == 255)
+    return np.ravel(flat(space, obs)).astype(np.float32) / np.float32(255 if is_picture else 1)
+
+
+class Policy:
+    """Greedy policy of a model."""
+
+    def __init__(self, path):
+        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self.n_frames = int(self.session.get_modelmeta().custom_metadata_map["frames"])
+        obs, *mask = self.session.get_inputs()
+        self.shape, self.dtype = obs.shape[1:], np.uint8 if obs.type == "tensor(uint8)" else np.float32
+        self.n_choices = mask[0].shape[1] if mask else 0
+        self.frames = []
+
+    def act(self, obs, info, env, first):
+        """Returns the action for an observation; the first frame of an episode fills the stack."""
+        frame = flat(env.observation_space, obs).astype(self.dtype)
+        self.frames = [frame] * self.n_frames if first else [*self.frames[1:], frame]
+        feed = {"obs": np.stack(self.frames).reshape(1, *self.shape)}
+        if self.n_choices:
+            feed["mask"] = np.reshape(info.get("action_mask", np.ones(self.n_choices)), (1, -1)).astype(np.uint8)
+        (action,) = self.session.run(["action"], feed)[0]
+        space = env.action_space
+        if isinstance(space, spaces.Discrete):
+            return int(action + space.start)
+        action = np.reshape(action, space.shape).astype(space.dtype)
+        return action + space.start if isinstance(space, spaces.MultiDiscrete) else action
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("path", help="ONNX model of a policy")
+    parser.add_argument("env", help="id of a Gymnasium environment, for instance CartPole-v1")
+    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    policy, env = Policy(args.path), gymnasium.make(args.env)
+    returns = []
+    for episode in range(args.episodes):
+        obs, info = env.reset(seed=args.seed + episode)
+        total, first, ended = 0.0, True, False
+        while not ended:
+            obs, reward, terminated, truncated, info = env.step(policy.act(obs, info, env, first))
+            total, first, ended = total + float(reward), False, terminated or truncated
+        returns.append(total)
+    print(f"{args.env}: {len(returns)} greedy episodes, return {np.mean(returns):.1f} +- {np.std(returns):.1f}")
+
+
+if __name__ == "__main__":
+    main()
