@@ -1,9 +1,9 @@
 //! Multiply-adds that round once, with the same bits on every machine.
 //!
-//! IEEE 754 defines them; a processor that has the instruction is asked for it, and f64 replaces it elsewhere. The product of two f32
-//! is exact in f64, so that only the sum rounds before it becomes an f32. This second rounding differs from a single one where the
-//! first has hidden on which side of a midpoint between two f32 the sum is. There, the sum is rounded to odd instead, which keeps the
-//! side (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Transactions on Computers 2008).
+//! IEEE 754 defines them. They are an instruction of many processors; elsewhere, f64 replaces it. The product of two f32 is exact
+//! in f64, so that only the sum rounds before it becomes an f32. Two roundings differ from one where the first hides on which side
+//! of a midpoint between two f32 the sum is. There, the sum is rounded to odd instead, which keeps the side (Boldo and Melquiond,
+//! "Emulation of FMA and correctly rounded sums", IEEE Transactions on Computers 2008).
 
 /// True if a multiply-add of the standard library is one instruction.
 const IS_INSTRUCTION: bool = cfg!(all(feature = "std", any(target_feature = "fma", target_arch = "aarch64")));
@@ -58,7 +58,7 @@ fn in_software(a: f32, b: f32, c: f32) -> f32 {
     if is_doubtful(sum) { to_odd(product, c) as f32 } else { sum as f32 }
 }
 
-/// True if a sum may be a midpoint between two f32, or is too small for a normal one.
+/// True if a sum may be a midpoint between two f32, or is subnormal.
 ///
 /// Midpoints between subnormal numbers have other bits, and are rare. Infinities are never doubtful, nor is NaN.
 #[inline(always)]
@@ -67,7 +67,9 @@ fn is_doubtful(sum: f64) -> bool {
     (low & 0x1FFF_FFFF == 0x1000_0000) | (high & 0x7FFF_FFFF < 0x3810_0000)
 }
 
-/// Returns a finite `a + b`; of the two neighbours of an inexact sum, the one with an odd significand.
+/// Returns a finite `a + b`, rounded to odd.
+///
+/// It is exact, or the one with an odd significand of the two neighbours of the exact sum.
 #[cold]
 fn to_odd(a: f64, b: f64) -> f64 {
     let sum = a + b;

@@ -1,4 +1,4 @@
-//! Trained policies outside of their training: a loader for games, robots and microcontrollers.
+//! Trained policies in games, robots and microcontrollers.
 //!
 //! - [`Policy`] reads a policy in the bytes of its file. It copies and allocates nothing, and needs no operating system.
 //! - [`Policy::act`] computes an action from an observation, in memory that the caller owns: the greedy one, or one drawn by
@@ -6,8 +6,8 @@
 //! - Actions and outputs have the same bits on every machine, those of the trainer's evaluation.
 //! - A damaged file is an [`Error`]. No file makes the loader panic, and `unsafe` code is forbidden.
 //!
-//! With the feature `write`, `Exported` is a policy as data, and `write` has its writers. The crate stands alone because the crates
-//! that train carry candle and threads, and a loader for `no_std` must not.
+//! With the feature `write`, `Exported` is a policy as data, and `write` has its writers. The crate stands alone because those that
+//! train carry candle and threads, which a loader for `no_std` must not.
 //!
 //! ```
 //! use rl_policy::{Action, Choice, Obs, Policy};

@@ -42,7 +42,9 @@ fn continuous<const N: usize>(policy: &Exported, choice: Choice) -> [f32; N] {
     action
 }
 
-/// Sum of [`LARGE`] and ones at some terms of `n`, in runs of `real` terms that have `padded` places.
+/// Sum of [`LARGE`] and ones at some of `n` terms.
+///
+/// Runs of `real` terms have `padded` places.
 fn sum(n: usize, [real, padded]: [usize; 2], ones: &[usize]) -> f32 {
     let mut weight = vec![0.0; n];
     weight[0] = LARGE;

@@ -67,7 +67,9 @@ fn repair(bytes: &mut [u8]) {
     bytes[16..20].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Acts in every way; false, without acting, if the file asks for much memory or time.
+/// Acts in every way, and returns true.
+///
+/// Returns false, without acting, if the file asks for much memory or time.
 fn act(policy: &Policy<'_>, n_bytes: usize, rng: &mut Rng) -> bool {
     // A position of a layer reads each weight of the file at most once.
     if policy.memory_len() > 1 << 20 || policy.memory_len() * (n_bytes / 4) > 4_000_000 {
@@ -248,7 +250,9 @@ fn lengths_have_a_limit() {
     }
 }
 
-/// Changes words of a file, biased to those that are lengths or kinds, and to numbers that are hard to parse.
+/// Changes words of a file.
+///
+/// They are rather lengths and kinds than weights, and become numbers that are hard to parse.
 fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
     // Most lengths come before most weights.
     let place = |rng: &mut Rng, bytes: &[u8]| {
