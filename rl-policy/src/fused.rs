@@ -1,9 +1,9 @@
 //! Multiply-adds that round once, with the same bits on every machine.
 //!
 //! IEEE 754 defines them. They are an instruction of many processors; elsewhere, f64 replaces it. The product of two f32 is exact
-//! in f64, so that only the sum rounds before it becomes an f32. Two roundings differ from one where the first hides on which side
-//! of a midpoint between two f32 the sum is. There, the sum is rounded to odd instead, which keeps the side (Boldo and Melquiond,
-//! "Emulation of FMA and correctly rounded sums", IEEE Transactions on Computers 2008).
+//! in f64, so that only the sum rounds before it becomes an f32. Two roundings differ from one where the first hides on which
+//! side of a midpoint between two f32 the sum is. There, the sum is rounded to odd instead, which keeps the side (Boldo and
+//! Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Transactions on Computers 2008).
 
 /// True if a multiply-add of the standard library is one instruction.
 const IS_INSTRUCTION: bool = cfg!(all(feature = "std", any(target_feature = "fma", target_arch = "aarch64")));

@@ -6,8 +6,8 @@
 //! - Actions and outputs have the same bits on every machine, those of the trainer's evaluation.
 //! - A damaged file is an [`Error`]. No file makes the loader panic, and `unsafe` code is forbidden.
 //!
-//! With the feature `write`, `Exported` is a policy as data, and `write` has its writers. The crate stands alone because those that
-//! train carry candle and threads, which a loader for `no_std` must not.
+//! With the feature `write`, `Exported` is a policy as data, and `write` has its writers. The crate stands alone because
+//! those that train carry candle and threads, which a loader for `no_std` must not.
 //!
 //! ```
 //! use rl_policy::{Action, Choice, Obs, Policy};
