@@ -12,10 +12,10 @@ mod compiled;
 mod onnx;
 
 use cases::{Case, Seen, cases, originals};
-use rl_agents::Choice;
 use rl_agents::distributions::log_softmax;
+use rl_agents::{Choice, NetConfig, Policy as _, QNetwork, Snapshot};
 use rl_buffer::ObsSlice;
-use rl_envs::ActionSpace;
+use rl_envs::{ActionSpace, Dtype, Space, Spaces};
 use rl_policy::{Action, Obs, Policy as Loaded, write};
 
 #[test]
@@ -26,6 +26,7 @@ fn a_loaded_policy_acts_as_the_original() {
         let file = write::file(&policy.exported(spaces).unwrap());
         let loaded = Loaded::new(&file).unwrap();
         assert_eq!((loaded.obs_len(), loaded.frames()), (spaces.obs.len(), spaces.obs.stack()), "{name}");
+        assert_eq!(loaded.reads_bytes(), spaces.obs.dtype() == Dtype::U8, "{name}");
         let (d, seen) = (spaces.obs.len(), Seen::of(spaces, N));
         let mut memory = vec![f32::NAN; loaded.memory_len()];
         let sampled = Choice::Sample { seed: 1 << 40 | 9, step: 1 << 33 | 6, first_env: 5 };
@@ -77,6 +78,34 @@ fn a_loaded_policy_acts_as_the_original() {
                     assert_eq!(bits(&vector), bits(&original.vectors[i * a..(i + 1) * a]), "{name}, observation {i}: {vector:?}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn the_tanh_between_layers_has_the_bits_of_the_original() {
+    const N: usize = 4096;
+    // An action value that is tanh(1 * x + 0) * 1 + 0.
+    let (obs, actions) = (Space::vector(&[-1.0], &[1.0]), ActionSpace::Discrete { n: 1, masked: false });
+    let mut policy = QNetwork::new(&obs, &actions, &NetConfig { hidden: vec![1], ..NetConfig::default() }, false, 1).unwrap();
+    let mut snapshot = Snapshot::from(policy.weights());
+    snapshot.params.copy_from_slice(&[1.0, 0.0, 1.0, 0.0]);
+    policy.load(&snapshot).unwrap();
+    let spaces = Spaces { obs, actions };
+    let file = write::file(&policy.exported(&spaces).unwrap());
+    let loaded = Loaded::new(&file).unwrap();
+    let case = Case { name: "tanh", spaces, policy: Box::new(policy) };
+    let mut memory = vec![0.0; loaded.memory_len()];
+    // Every exponent with 4,000 significands, and the numbers around 0.55, where the formula changes, one by one.
+    let dense = 0.55f32.to_bits() - 50_000..0.55f32.to_bits() + 50_000;
+    let numbers: Vec<f32> =
+        (0..=u32::MAX / 2039).map(|i| i * 2039).chain(dense).map(f32::from_bits).filter(|x| x.is_finite()).collect();
+    for floats in numbers.chunks(N) {
+        let seen = Seen { floats: floats.to_vec(), bytes: vec![], masks: vec![] };
+        let original = originals(&case, &seen, floats.len(), Choice::Greedy);
+        for (x, value) in floats.iter().zip(original.values) {
+            let got = loaded.outputs(Obs::F32(&[*x]), &mut memory).unwrap()[0];
+            assert_eq!(got.to_bits(), value.to_bits(), "tanh({x:e}): {got:e}, not {value:e}");
         }
     }
 }

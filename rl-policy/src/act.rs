@@ -5,7 +5,7 @@ use core::mem::swap;
 use crate::format::{LIMIT, LOG_STD_RANGE, LONG, MASKED, PART, RELU, TANH};
 use crate::fused::add_row;
 use crate::math::{activation_tanh, clamp, exp, ln, normal, tanh, uniform, words};
-use crate::read::{Conv, Error, Floats, Head, Kind, Layer, Policy, inputs_of};
+use crate::read::{Conv, Error, Floats, Kind, Policy, StoredHead, StoredLayer, inputs_of};
 
 /// An observation.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +72,8 @@ struct Sums<'a> {
 }
 
 impl<'a> Sums<'a> {
-    /// Sums of terms that have so many `places`.
-    fn new(layer: &Layer<'_>, places: usize, total: &'a mut [f32], part: &'a mut [f32]) -> Self {
+    /// Begins sums of terms at `places` places.
+    fn new(layer: &StoredLayer<'_>, places: usize, total: &'a mut [f32], part: &'a mut [f32]) -> Self {
         total.iter_mut().zip(layer.bias.iter()).for_each(|(to, b)| *to = b);
         Self { total, part: &mut part[..layer.bias.len()], at: 0, is_long: places > LONG }
     }
@@ -98,7 +98,7 @@ impl<'a> Sums<'a> {
 }
 
 /// Computes a layer in which each output reads each input.
-fn dense(layer: &Layer<'_>, [real, padded]: [usize; 2], x: &[f32], y: &mut [f32], part: &mut [f32]) {
+fn dense(layer: &StoredLayer<'_>, [real, padded]: [usize; 2], x: &[f32], y: &mut [f32], part: &mut [f32]) {
     let mut sums = Sums::new(layer, x.len() / real * padded, y, part);
     let mut rows = layer.weight.0.chunks_exact(layer.bias.len());
     for (run, x) in x.chunks_exact(real).enumerate() {
@@ -112,7 +112,7 @@ fn dense(layer: &Layer<'_>, [real, padded]: [usize; 2], x: &[f32], y: &mut [f32]
 /// Computes a first layer in which categories have a row of the weights each.
 ///
 /// A number that is no category of its element reads no row.
-fn gather(layer: &Layer<'_>, categories: &[[u8; 4]], x: &[f32], y: &mut [f32], part: &mut [f32]) {
+fn gather(layer: &StoredLayer<'_>, categories: &[[u8; 4]], x: &[f32], y: &mut [f32], part: &mut [f32]) {
     let n = layer.bias.len();
     let mut sums = Sums::new(layer, layer.n_in, y, part);
     let mut first = 0;
@@ -132,7 +132,7 @@ fn gather(layer: &Layer<'_>, categories: &[[u8; 4]], x: &[f32], y: &mut [f32], p
 }
 
 /// Computes a convolution, position after position.
-fn convolve(layer: &Layer<'_>, conv: Conv, x: &[f32], y: &mut [f32], part: &mut [f32]) {
+fn convolve(layer: &StoredLayer<'_>, conv: Conv, x: &[f32], y: &mut [f32], part: &mut [f32]) {
     let Conv { channels, rows, columns, kernel, stride, planes } = conv;
     let n = layer.bias.len();
     let terms = channels * kernel * kernel;
@@ -185,9 +185,10 @@ fn greatest(numbers: &[f32]) -> u32 {
 }
 
 impl Policy<'_> {
-    /// Computes the outputs of the network: logits, action values, means, or means and logarithms of standard deviations.
+    /// Computes the outputs of the network.
     ///
-    /// They are in `memory`, of [`Policy::memory_len`] numbers.
+    /// They are logits, action values, means, or means and logarithms of standard deviations, and are in `memory`, of
+    /// [`Policy::memory_len`] or more numbers.
     ///
     /// # Errors
     /// [`Error::Call`] if a length or a type differs.
@@ -217,7 +218,7 @@ impl Policy<'_> {
             n_in = layer.n_out;
         }
         let outputs = &mut x[..self.n_outputs];
-        if let Head::Values { n, dueling: true, .. } = self.head {
+        if let StoredHead::Values { n, dueling: true, .. } = self.head {
             let (advantages, value) = outputs.split_at_mut(n);
             let sum = advantages.iter().fold(0.0, |sum, x| sum + x);
             let offset = value[0] - sum * (1.0 / n as f32);
@@ -246,8 +247,8 @@ impl Policy<'_> {
 
     /// Acts on an observation.
     ///
-    /// `mask` holds 1 for each legal action and 0 for the others, and is empty where [`Policy::mask_len`] is 0; `memory` has [`Policy::memory_len`] numbers,
-    /// `action` [`Policy::action_len`] elements.
+    /// `mask` holds 1 for each legal action and 0 for the others, and is empty where [`Policy::mask_len`] is 0. `memory` has
+    /// [`Policy::memory_len`] or more numbers, `action` has [`Policy::action_len`] elements.
     ///
     /// # Errors
     /// [`Error::Call`] if a length or a type differs.
@@ -257,7 +258,7 @@ impl Policy<'_> {
         }
         let outputs = self.outputs(obs, memory)?;
         match (action, self.head) {
-            (Action::Discrete(action), Head::Categorical { sizes, .. }) if action.len() == sizes.len() => {
+            (Action::Discrete(action), StoredHead::Categorical { sizes, .. }) if action.len() == sizes.len() => {
                 outputs.iter_mut().zip(mask).filter(|(_, legal)| **legal == 0).for_each(|(logit, _)| *logit = MASKED);
                 let mut rest = outputs;
                 for ((action, size), head) in action.iter_mut().zip(sizes).zip(0..) {
@@ -272,7 +273,7 @@ impl Policy<'_> {
                     rest = others;
                 }
             }
-            (Action::Discrete([action]), Head::Values { n, .. }) => {
+            (Action::Discrete([action]), StoredHead::Values { n, .. }) => {
                 let mut best = None;
                 for (i, &q) in outputs[..n].iter().enumerate().filter(|(i, _)| mask.get(*i).is_none_or(|legal| *legal != 0)) {
                     best = if best.is_none_or(|(_, value)| q > value) { Some((i, q)) } else { best };
@@ -281,7 +282,7 @@ impl Policy<'_> {
             }
             (
                 Action::Continuous(action),
-                Head::Gaussian { bounds, .. } | Head::Squashed { bounds } | Head::Deterministic { bounds },
+                StoredHead::Gaussian { bounds, .. } | StoredHead::Squashed { bounds } | StoredHead::Deterministic { bounds },
             ) if action.len() == bounds[0].len() => {
                 for (j, action) in action.iter_mut().enumerate() {
                     *action = self.continuous(j, outputs, choice);
@@ -300,7 +301,7 @@ impl Policy<'_> {
             clamp(0.5 * (low + high) + 0.5 * (high - low) * y, low, high)
         };
         match (self.head, choice) {
-            (Head::Gaussian { bounds: [low, high], log_std }, choice) => {
+            (StoredHead::Gaussian { bounds: [low, high], log_std }, choice) => {
                 let mean = outputs[j];
                 let action = match choice {
                     Choice::Greedy => mean,
@@ -308,12 +309,12 @@ impl Policy<'_> {
                 };
                 clamp(action, low.at(j), high.at(j))
             }
-            (Head::Squashed { bounds }, Choice::Sample { seed, env, step }) => {
+            (StoredHead::Squashed { bounds }, Choice::Sample { seed, env, step }) => {
                 let log_std = clamp(outputs[bounds[0].len() + j], LOG_STD_RANGE[0], LOG_STD_RANGE[1]);
                 scaled(bounds, tanh(outputs[j] + exp(log_std) * noise(seed, env, step)))
             }
-            (Head::Squashed { bounds } | Head::Deterministic { bounds }, _) => scaled(bounds, tanh(outputs[j])),
-            (Head::Categorical { .. } | Head::Values { .. }, _) => unreachable!("a continuous action"),
+            (StoredHead::Squashed { bounds } | StoredHead::Deterministic { bounds }, _) => scaled(bounds, tanh(outputs[j])),
+            (StoredHead::Categorical { .. } | StoredHead::Values { .. }, _) => unreachable!("a continuous action"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A policy as data: everything between an observation and an action.
 
-/// A policy, with all that it does to an observation before and to an action after its network.
+/// A policy with all that it does before and after its network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exported {
     /// Origin of the policy, in words.
@@ -22,11 +22,13 @@ pub struct Input {
     pub frames: usize,
     /// Factor of bytes; `None` for elements that are f32.
     pub bytes: Option<f32>,
-    /// Mean and inverse standard deviation of each element, (D) each, where observations are normalized.
+    /// Mean and inverse standard deviation of each element, (D) each.
     ///
-    /// An element becomes `(x - mean) * inv_std`, clipped to +-10.
+    /// Where observations are normalized, an element becomes `(x - mean) * inv_std`, clipped to +-10.
     pub normalize: Option<[Vec<f32>; 2]>,
-    /// Number of categories of each element, 0 for a number: (D); empty if all elements are numbers.
+    /// Number of categories of each element (D), 0 for a number.
+    ///
+    /// Empty if all elements are numbers.
     pub categories: Vec<u32>,
 }
 
@@ -55,7 +57,9 @@ pub enum LayerKind {
         /// Places of a run.
         padded: usize,
     },
-    /// Convolution with a square kernel and without padding; outputs are (rows, columns, channels).
+    /// Convolution with a square kernel and without padding.
+    ///
+    /// Outputs are (rows, columns, channels).
     Conv {
         /// Channels, rows and columns of the input.
         input: [usize; 3],
@@ -63,7 +67,9 @@ pub enum LayerKind {
         kernel: usize,
         /// Distance between positions.
         stride: usize,
-        /// True if the input is (channels, rows, columns), with terms in this order; false for (rows, columns, channels).
+        /// True if the input is (channels, rows, columns), with terms in this order.
+        ///
+        /// False for (rows, columns, channels).
         planes: bool,
     },
 }
@@ -89,7 +95,9 @@ pub enum Head {
         /// True if the environment says which actions are legal; there is one head then.
         masked: bool,
     },
-    /// Outputs are action values, or advantages followed by a value; the action is the best legal one.
+    /// Outputs are action values, or advantages followed by a value.
+    ///
+    /// The action is the best legal one.
     Values {
         /// Number of actions.
         n: u32,
@@ -105,7 +113,9 @@ pub enum Head {
         /// Least and greatest action, (A) each: the environment clips to them.
         bounds: [Vec<f32>; 2],
     },
-    /// Outputs are means, followed by logarithms of standard deviations; the tanh of a draw is scaled to the bounds.
+    /// Outputs are means, followed by logarithms of standard deviations.
+    ///
+    /// The tanh of a draw is scaled to the bounds.
     Squashed {
         /// Least and greatest action, (A) each.
         bounds: [Vec<f32>; 2],

@@ -1,4 +1,37 @@
-//! Numbers of the file format that its reader and its writer share.
+//! The file format: numbers that its reader and its writers share.
+//!
+//! A file consists of little-endian words of 4 bytes: u32, except where f32 is written.
+//!
+//! | words | content |
+//! |---|---|
+//! | 2 | the bytes `rlpolicy` |
+//! | 1 | version |
+//! | 1 | length of the file in bytes |
+//! | 1 | [`checksum`] of the rest, which is called the body |
+//! | 1, n / 4 rounded up | n; origin of the policy: n bytes of UTF-8, padded with zeros |
+//! | 1, n | n; shape of an observation of D elements |
+//! | 1 | number of frames that an observation stacks |
+//! | 1, 1 | 1 if elements are bytes, or 0; the f32 that bytes are multiplied by |
+//! | 1 | 0, or 1 if observations are normalized; then follow, as f32, D means and D inverse standard deviations |
+//! | 1, n | n, 0 or D; number of categories of each element, 0 for a number |
+//! | 1, 1, 1 | kind of the head; n; flags; then follows what the table of heads says |
+//! | 1 | number of layers, which follow |
+//!
+//! | head | n | flags | f32, except sizes |
+//! |---|---|---|---|
+//! | 0: categorical | heads | 1: masked | sizes (n) |
+//! | 1: action values | actions | 1: masked; 2: dueling | |
+//! | 2: Gaussian | dimensions | | low (n), high (n), logarithms of standard deviations (n) |
+//! | 3: squashed | dimensions | | low (n), high (n) |
+//! | 4: deterministic | dimensions | | low (n), high (n) |
+//!
+//! | words of a layer | content |
+//! |---|---|
+//! | 3 | dense: 0; length and places of a run of inputs |
+//! | 7 | or convolution: 1; channels, rows and columns of the input; kernel; stride; 1 if the input consists of planes, or 0 |
+//! | 1 | activation: 0 for none, 1 for tanh, 2 for ReLU |
+//! | 1, 1 | number of terms k; number of outputs n |
+//! | k n, n | f32 weights (k, n); f32 biases (n) |
 
 /// First bytes of a file.
 pub(crate) const MAGIC: [u8; 8] = *b"rlpolicy";

@@ -1,9 +1,9 @@
 //! Multiply-adds that round once, with the same bits on every machine.
 //!
-//! IEEE 754 defines them; a processor that has the instruction is asked for it, and f64 replaces it elsewhere. The product of two f32
-//! is exact in f64, so that only the sum rounds before it becomes an f32. This second rounding differs from a single one where the
-//! first has hidden on which side of a midpoint between two f32 the sum is. There, the sum is rounded to odd instead, which keeps the
-//! side (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Transactions on Computers 2008).
+//! IEEE 754 defines them. They are an instruction of many processors; elsewhere, f64 replaces it. The product of two f32 is exact
+//! in f64, so that only the sum rounds before it becomes an f32. Two roundings differ from one where the first hides on which
+//! side of a midpoint between two f32 the sum is. There, the sum is rounded to odd instead, which keeps the side (Boldo and
+//! Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Transactions on Computers 2008).
 
 /// True if a multiply-add of the standard library is one instruction.
 const IS_INSTRUCTION: bool = cfg!(all(feature = "std", any(target_feature = "fma", target_arch = "aarch64")));
@@ -58,22 +58,24 @@ fn in_software(a: f32, b: f32, c: f32) -> f32 {
     if is_doubtful(sum) { to_odd(product, c) as f32 } else { sum as f32 }
 }
 
-/// True if a sum may be a midpoint between two f32, or is too small for a normal one.
+/// True if a sum may be a midpoint between two f32, or is subnormal.
 ///
-/// Midpoints between subnormal numbers have other bits, and are rare.
+/// Midpoints between subnormal numbers have other bits, and are rare. Infinities are never doubtful, nor is NaN.
 #[inline(always)]
 fn is_doubtful(sum: f64) -> bool {
     let [low, high] = [sum.to_bits() as u32, (sum.to_bits() >> 32) as u32];
     (low & 0x1FFF_FFFF == 0x1000_0000) | (high & 0x7FFF_FFFF < 0x3810_0000)
 }
 
-/// Returns `a + b`; of the two neighbours of an inexact sum, the one with an odd significand.
+/// Returns a finite `a + b`, rounded to odd.
+///
+/// It is exact, or the one with an odd significand of the two neighbours of the exact sum.
 #[cold]
 fn to_odd(a: f64, b: f64) -> f64 {
     let sum = a + b;
     let back = sum - a;
     let error = (a - (sum - back)) + (b - back); // exact (Knuth)
-    if error == 0.0 || !sum.is_finite() || sum.to_bits() & 1 == 1 {
+    if error == 0.0 || sum.to_bits() & 1 == 1 {
         return sum;
     }
     // The odd neighbour is the next number in the direction of the error.
@@ -137,6 +139,9 @@ mod tests {
             for (a, b) in [(a, b), (1.0, 1.0), (1.0 + 2.0 * tail, b), (-a, b)] {
                 assert_rounds_once(a * scale, b, c * scale);
                 assert_rounds_once(a * scale, b, -c * scale);
+                // Between the subnormal numbers, whose last place is 2^-149.
+                let root = f32::from_bits(52 << 23); // 2^-75
+                assert_rounds_once(a * root, b * root, f32::from_bits(rng.below(1 << 23)));
             }
         }
     }
@@ -145,11 +150,11 @@ mod tests {
     fn rows_of_any_length_are_added_as_single_numbers() {
         let mut rng = Rng::new(3, 0, 0, Purpose::Init);
         for n in (0..70).cycle().take(20_000) {
-            // Few bits, so that many sums are exact, midpoints or zero.
-            let number = |rng: &mut Rng| (rng.below(9) as f32 - 4.0) * 2.0f32.powi(rng.below(60) as i32 - 40);
-            let x = number(&mut rng);
-            let row: Vec<_> = (0..n).map(|_| number(&mut rng).to_le_bytes()).collect();
-            let sums: Vec<_> = (0..n).map(|_| number(&mut rng)).collect();
+            // Products near a half of the last place of some sums.
+            let tail = (1 + rng.below(8)) as f32 * f32::EPSILON;
+            let x = 1.0 + tail;
+            let row: Vec<_> = (0..n).map(|_| [1.0 - tail, tail - 1.0, 0.75][rng.below(3) as usize].to_le_bytes()).collect();
+            let sums: Vec<_> = (0..n).map(|_| [rng.uniform(), (1 << 24 | rng.below(99)) as f32][rng.below(2) as usize]).collect();
             for add in [add_row, add_row_in_software] {
                 let mut got = sums.clone();
                 add(&mut got, x, &row);

@@ -1,4 +1,29 @@
-//! Trained policies outside of their training.
+//! Trained policies in games, robots and microcontrollers.
+//!
+//! - [`Policy`] reads a policy in the bytes of its file. It copies and allocates nothing, and needs no operating system.
+//! - [`Policy::act`] computes an action from an observation, in memory that the caller owns: the greedy one, or one drawn by
+//!   counter-based random numbers ([`Choice`]). [`stack`] keeps the latest frames of a policy that sees several.
+//! - Actions and outputs have the same bits on every machine, those of the trainer's evaluation.
+//! - A damaged file is an [`Error`]. No file makes the loader panic, and `unsafe` code is forbidden.
+//!
+//! With the feature `write`, `Exported` is a policy as data, and `write` has its writers. The crate stands alone because
+//! those that train carry candle and threads, which a loader for `no_std` must not.
+//!
+//! ```
+//! use rl_policy::{Action, Choice, Obs, Policy};
+//!
+//! // CartPole: position, velocity, angle and angular velocity; 0 pushes to the left, 1 to the right.
+//! let policy = Policy::new(include_bytes!("../tests/data/cartpole.policy"))?;
+//! assert_eq!((policy.obs_len(), policy.action_len()), (4, 1));
+//!
+//! let mut memory = [0.0; 32];
+//! assert!(policy.memory_len() <= memory.len());
+//! let mut action = [0];
+//! let falls_to_the_right = [0.0, 0.0, 0.1, 0.5];
+//! policy.act(Obs::F32(&falls_to_the_right), &[], Choice::Greedy, &mut memory, Action::Discrete(&mut action))?;
+//! assert_eq!(action, [1]);
+//! # Ok::<(), rl_policy::Error>(())
+//! ```
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![forbid(unsafe_code)]
 
@@ -16,3 +41,8 @@ pub use act::{Action, Choice, Obs, stack};
 #[cfg(feature = "write")]
 pub use exported::{Activation, Exported, Head, Input, Layer, LayerKind};
 pub use read::{Error, Policy};
+
+/// Examples of the README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

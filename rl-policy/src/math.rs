@@ -1,7 +1,7 @@
 //! Arithmetic in f32 that gives the same bits on every machine.
 //!
-//! IEEE additions, multiplications, divisions and integer operations in a fixed order. The functions repeat those of `rl_envs::math` and
-//! `rl_envs::rng`, and the activation of the trainer's networks.
+//! IEEE additions, multiplications, divisions and integer operations in a fixed order. The functions repeat those of
+//! `rl_envs::math` and `rl_envs::rng`, and the activation of the trainer's networks.
 
 use crate::fused::fused;
 
@@ -130,7 +130,9 @@ fn sqrt(x: f32) -> f32 {
     f32::from_bits(((((exponent >> 1) + 127) as u32) << 23 | root as u32 & 0x007F_FFFF) + up)
 }
 
-/// Block `block` of the random words with which the policy of environment `env` acts in step `step` (Philox4x32-10).
+/// Returns a block of the random words of a step of an environment.
+///
+/// It is that of `rl_envs::rng` (Philox4x32-10) for the purpose of acting.
 pub(crate) fn words(seed: u64, env: u32, step: u64, block: u32) -> [u32; 4] {
     const POLICY: u32 = 3;
     let mut counter = [env, step as u32, (step >> 32) as u32, POLICY << 24 | block];
@@ -189,7 +191,9 @@ mod tests {
             assert_same("sin", x, sin, math::sin_cos(x).0);
             assert_same("cos", x, cos, math::sin_cos(x).1);
         }
-        for x in numbers().filter(|x| *x == 0.0 || x.is_normal() && *x > 0.0) {
+        // Each significand with an even and an odd exponent, and each exponent with some.
+        let significands = (1.0f32.to_bits()..4.0f32.to_bits()).map(f32::from_bits);
+        for x in significands.chain(numbers().step_by(8)).filter(|x| *x == 0.0 || x.is_normal() && *x > 0.0) {
             assert_same("sqrt", x, sqrt(x), x.sqrt());
         }
     }

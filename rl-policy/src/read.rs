@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::format::{self, MAGIC, VERSION, checksum};
 
-/// Largest number of elements of an observation, outputs of a layer, or terms of a sum.
+/// Largest length of anything in a file.
 const MAX_LEN: usize = 1 << 28;
 
 /// Error of a file or of a call.
@@ -116,14 +116,16 @@ fn sum(lengths: impl Iterator<Item = u32>) -> Result<usize, Error> {
     if sum <= MAX_LEN as u64 { Ok(sum as usize) } else { Err(Error::Contents) }
 }
 
-/// Number of inputs of the first layer that an element of the observation has: one for each category, or for a number.
+/// Number of the first layer's inputs for an element of the observation.
+///
+/// One for a number, and one for each category.
 pub(crate) fn inputs_of(n_categories: &[u8; 4]) -> u32 {
     u32::from_le_bytes(*n_categories).max(1)
 }
 
-/// Head of a policy.
+/// StoredHead of a policy.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Head<'a> {
+pub(crate) enum StoredHead<'a> {
     Categorical { sizes: &'a [[u8; 4]], masked: bool },
     Values { n: usize, masked: bool, dueling: bool },
     Gaussian { bounds: [Floats<'a>; 2], log_std: Floats<'a> },
@@ -151,7 +153,7 @@ pub(crate) enum Kind {
 
 /// One layer.
 #[derive(Clone, Copy)]
-pub(crate) struct Layer<'a> {
+pub(crate) struct StoredLayer<'a> {
     pub(crate) kind: Kind,
     /// Number of inputs.
     pub(crate) n_in: usize,
@@ -163,7 +165,7 @@ pub(crate) struct Layer<'a> {
     pub(crate) bias: Floats<'a>,
 }
 
-impl<'a> Layer<'a> {
+impl<'a> StoredLayer<'a> {
     /// Reads a layer whose parts fit together.
     fn read(words: &mut Words<'a>) -> Result<Self, Error> {
         let kind = match words.u32()? {
@@ -206,12 +208,12 @@ pub(crate) struct Layers<'a> {
 }
 
 impl<'a> Iterator for Layers<'a> {
-    type Item = Layer<'a>;
+    type Item = StoredLayer<'a>;
 
     /// Reads the next layer, which was without errors when the file was opened.
-    fn next(&mut self) -> Option<Layer<'a>> {
+    fn next(&mut self) -> Option<StoredLayer<'a>> {
         self.left = self.left.checked_sub(1)?;
-        Layer::read(&mut self.words).ok()
+        StoredLayer::read(&mut self.words).ok()
     }
 }
 
@@ -225,7 +227,7 @@ pub struct Policy<'a> {
     pub(crate) bytes: Option<f32>,
     pub(crate) normalize: Option<[Floats<'a>; 2]>,
     pub(crate) categories: &'a [[u8; 4]],
-    pub(crate) head: Head<'a>,
+    pub(crate) head: StoredHead<'a>,
     pub(crate) layers: Layers<'a>,
     /// Greatest number of inputs or outputs of a layer.
     pub(crate) widest: usize,
@@ -279,17 +281,17 @@ impl<'a> Policy<'a> {
         let mut n_before = if categories.is_empty() { d } else { sum(categories.iter().map(inputs_of))? };
         let (mut widest, mut together) = (d, 0);
         for i in 0..n_layers {
-            let layer = Layer::read(&mut words)?;
+            let layer = StoredLayer::read(&mut words)?;
             let reads_categories = i == 0 && !categories.is_empty();
             fits &= layer.n_in == n_before;
             fits &= !reads_categories || layer.kind == Kind::Dense { real: n_before, padded: n_before };
             (n_before, widest, together) = (layer.n_out, widest.max(layer.n_out), together.max(layer.bias.len()));
         }
         let n_outputs = match head {
-            Head::Categorical { sizes, .. } => sum(sizes.iter().map(|n| u32::from_le_bytes(*n)))?,
-            Head::Values { n, dueling, .. } => n + usize::from(dueling),
-            Head::Gaussian { bounds, .. } | Head::Deterministic { bounds } => bounds[0].len(),
-            Head::Squashed { bounds } => 2 * bounds[0].len(),
+            StoredHead::Categorical { sizes, .. } => sum(sizes.iter().map(|n| u32::from_le_bytes(*n)))?,
+            StoredHead::Values { n, dueling, .. } => n + usize::from(dueling),
+            StoredHead::Gaussian { bounds, .. } | StoredHead::Deterministic { bounds } => bounds[0].len(),
+            StoredHead::Squashed { bounds } => 2 * bounds[0].len(),
         };
         if !fits || n_before != n_outputs || !words.0.is_empty() {
             return Err(Error::Contents);
@@ -298,7 +300,7 @@ impl<'a> Policy<'a> {
         Ok(Self { about, d, frames, bytes, normalize, categories, head, layers, widest, together, n_outputs })
     }
 
-    fn read_head(words: &mut Words<'a>) -> Result<Head<'a>, Error> {
+    fn read_head(words: &mut Words<'a>) -> Result<StoredHead<'a>, Error> {
         let (kind, n, flags) = (words.u32()?, words.len()?, words.u32()?);
         let mut bounds = || Ok([words.floats(n)?, words.floats(n)?]);
         Ok(match (kind, flags) {
@@ -307,12 +309,12 @@ impl<'a> Policy<'a> {
                 if sizes.contains(&[0; 4]) || flags == 1 && n > 1 {
                     return Err(Error::Contents);
                 }
-                Head::Categorical { sizes, masked: flags == 1 }
+                StoredHead::Categorical { sizes, masked: flags == 1 }
             }
-            (format::VALUES, 0..=3) => Head::Values { n, masked: flags & 1 == 1, dueling: flags & 2 == 2 },
-            (format::GAUSSIAN, 0) => Head::Gaussian { bounds: bounds()?, log_std: words.floats(n)? },
-            (format::SQUASHED, 0) => Head::Squashed { bounds: bounds()? },
-            (format::DETERMINISTIC, 0) => Head::Deterministic { bounds: bounds()? },
+            (format::VALUES, 0..=3) => StoredHead::Values { n, masked: flags & 1 == 1, dueling: flags & 2 == 2 },
+            (format::GAUSSIAN, 0) => StoredHead::Gaussian { bounds: bounds()?, log_std: words.floats(n)? },
+            (format::SQUASHED, 0) => StoredHead::Squashed { bounds: bounds()? },
+            (format::DETERMINISTIC, 0) => StoredHead::Deterministic { bounds: bounds()? },
             _ => return Err(Error::Contents),
         })
     }
@@ -345,8 +347,8 @@ impl<'a> Policy<'a> {
     #[must_use]
     pub fn mask_len(&self) -> usize {
         match self.head {
-            Head::Categorical { masked: true, .. } => self.n_outputs,
-            Head::Values { n, masked: true, .. } => n,
+            StoredHead::Categorical { masked: true, .. } => self.n_outputs,
+            StoredHead::Values { n, masked: true, .. } => n,
             _ => 0,
         }
     }
@@ -355,16 +357,18 @@ impl<'a> Policy<'a> {
     #[must_use]
     pub fn action_len(&self) -> usize {
         match self.head {
-            Head::Categorical { sizes, .. } => sizes.len(),
-            Head::Values { .. } => 1,
-            Head::Gaussian { bounds, .. } | Head::Squashed { bounds } | Head::Deterministic { bounds } => bounds[0].len(),
+            StoredHead::Categorical { sizes, .. } => sizes.len(),
+            StoredHead::Values { .. } => 1,
+            StoredHead::Gaussian { bounds, .. } | StoredHead::Squashed { bounds } | StoredHead::Deterministic { bounds } => {
+                bounds[0].len()
+            }
         }
     }
 
     /// True if an action is discrete: [`Action::Discrete`](crate::Action::Discrete).
     #[must_use]
     pub fn is_discrete(&self) -> bool {
-        matches!(self.head, Head::Categorical { .. } | Head::Values { .. })
+        matches!(self.head, StoredHead::Categorical { .. } | StoredHead::Values { .. })
     }
 
     /// Number of outputs of the network.

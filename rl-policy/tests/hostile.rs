@@ -32,8 +32,8 @@ fn policies() -> Vec<Exported> {
         layer(rng, LayerKind::Conv { input: [4, 5, 4], kernel: 3, stride: 1, planes: false }, 36, 3, Activation::Relu),
         layer(rng, LayerKind::Dense { real: 3, padded: 20 }, 18, 3, Activation::Identity), // 120 places: a long sum
     ];
-    let corner = LayerKind::Conv { input: [1, 5, 5], kernel: 1, stride: 5, planes: true }; // of a picture of any size
-    let corner = vec![layer(rng, corner, 1, 3, Activation::Tanh)];
+    let corner = LayerKind::Conv { input: [1, 5, 5], kernel: 2, stride: 5, planes: true }; // of a picture of any size
+    let corner = vec![layer(rng, corner, 4, 3, Activation::Tanh)];
     let picture = Input { shape: vec![5, 5], ..input(25) };
     let pixels = Input { shape: vec![2, 6, 5], frames: 2, bytes: Some(1.0 / 255.0), ..input(60) };
     let normalized = Input { normalize: Some([numbers(rng, 3), numbers(rng, 3)]), ..input(3) };
@@ -52,6 +52,11 @@ fn policies() -> Vec<Exported> {
     ]
 }
 
+/// Word of a file at a place in bytes.
+fn word_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..].as_chunks().0[0])
+}
+
 /// Writes the length and the checksum of a changed body.
 fn repair(bytes: &mut [u8]) {
     let len = bytes.len() as u32;
@@ -62,7 +67,9 @@ fn repair(bytes: &mut [u8]) {
     bytes[16..20].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Acts in every way; false, without acting, if the file asks for much memory or time.
+/// Acts in every way, and returns true.
+///
+/// Returns false, without acting, if the file asks for much memory or time.
 fn act(policy: &Policy<'_>, n_bytes: usize, rng: &mut Rng) -> bool {
     // A position of a layer reads each weight of the file at most once.
     if policy.memory_len() > 1 << 20 || policy.memory_len() * (n_bytes / 4) > 4_000_000 {
@@ -78,8 +85,8 @@ fn act(policy: &Policy<'_>, n_bytes: usize, rng: &mut Rng) -> bool {
     let sampled = Choice::Sample { seed: u64::MAX, env: rng.next_u32(), step: u64::from(rng.next_u32()) << 20 };
     for choice in [Choice::Greedy, sampled] {
         let action = if policy.is_discrete() { Action::Discrete(&mut choices) } else { Action::Continuous(&mut vector) };
-        policy.act(obs, &mask, choice, &mut memory, action).unwrap();
-        assert_eq!(policy.outputs(obs, &mut memory).unwrap().len(), policy.n_outputs());
+        policy.act(obs, &mask, choice, &mut memory, action).expect("slices that fit");
+        assert_eq!(policy.outputs(obs, &mut memory).map(|outputs| outputs.len()), Ok(policy.n_outputs()));
     }
     true
 }
@@ -119,6 +126,9 @@ fn calls_that_do_not_fit_are_errors() {
         assert_eq!(call(d - 1, n_flags, memory, n, [false; 2]), refused("observation"));
         assert_eq!(call(d, n_flags, memory, n, [true, false]), refused("observation"));
         assert_eq!(call(d, n_flags + 1, memory, n, [false; 2]), refused("mask"));
+        if n_flags > 0 {
+            assert_eq!(call(d, n_flags - 1, memory, n, [false; 2]), refused("mask"));
+        }
         assert_eq!(call(d, n_flags, memory - 1, n, [false; 2]), refused("memory"));
         assert_eq!(call(d, n_flags, memory, n + 1, [false; 2]), refused("action"));
         assert_eq!(call(d, n_flags, memory, n - 1, [false; 2]), refused("action"));
@@ -158,7 +168,7 @@ fn a_file_with_any_bit_changed_is_refused() {
                 bytes[i] ^= 1 << bit;
                 let expected = match i {
                     0..8 => Error::Magic,
-                    8..12 => Error::Version(u32::from_le_bytes(bytes[8..12].try_into().unwrap())),
+                    8..12 => Error::Version(word_at(&bytes, 8)),
                     12..16 => Error::Length,
                     _ => Error::Checksum,
                 };
@@ -169,7 +179,80 @@ fn a_file_with_any_bit_changed_is_refused() {
     }
 }
 
-/// Changes words of a file, biased to those that are lengths or kinds, and to numbers that are hard to parse.
+#[test]
+fn parts_that_do_not_fit_are_refused() {
+    type Change = fn(&mut Exported);
+    let changes: [(&str, usize, Change); 17] = [
+        ("no layers", 6, |policy| policy.layers.clear()),
+        ("no dimensions", 0, |policy| policy.input.shape.clear()),
+        ("no elements", 0, |policy| policy.input.shape.push(0)),
+        ("frames", 0, |policy| policy.input.frames = 2),
+        ("no frames", 0, |policy| policy.input.frames = 0),
+        ("statistics", 5, |policy| policy.input.normalize = Some([vec![0.0; 2], vec![1.0; 2]])),
+        ("categories", 2, |policy| policy.input.categories = vec![7, 7]),
+        ("numbers of categories", 2, |policy| policy.input.categories[1] = u32::MAX),
+        ("runs of categories", 2, |policy| policy.layers[0].kind = LayerKind::Dense { real: 7, padded: 7 }),
+        ("runs", 0, |policy| policy.layers[0].kind = LayerKind::Dense { real: 2, padded: 2 }),
+        ("places of a run", 0, |policy| policy.layers[0].kind = LayerKind::Dense { real: 3, padded: 2 }),
+        ("many places", 0, |policy| policy.layers[0].kind = LayerKind::Dense { real: 1, padded: 1 << 28 }),
+        ("a large kernel", 4, |policy| {
+            policy.layers[0].kind = LayerKind::Conv { input: [1, 5, 5], kernel: 6, stride: 5, planes: true };
+        }),
+        ("a layer between", 0, |policy| policy.layers.swap(0, 1)),
+        ("a head without choices", 1, |policy| {
+            policy.head = Head::Categorical { sizes: vec![3, 0, 3], masked: false };
+        }),
+        ("masks of several heads", 1, |policy| {
+            policy.head = Head::Categorical { sizes: vec![3, 3], masked: true };
+        }),
+        ("outputs", 0, |policy| policy.head = Head::Categorical { sizes: vec![3], masked: true }),
+    ];
+    for (name, i, change) in changes {
+        let mut policy = policies().remove(i);
+        change(&mut policy);
+        assert_eq!(Policy::new(&file(&policy)).unwrap_err(), Error::Contents, "{name}");
+    }
+}
+
+#[test]
+fn words_without_a_meaning_are_refused() {
+    // Two policies that differ in one word tell where it is.
+    type Change = fn(&mut Exported);
+    let changes: [(&str, Change, u32); 4] = [
+        ("activation", |policy| policy.layers[0].activation = Activation::Relu, 3),
+        ("flags", |policy| policy.head = Head::Categorical { sizes: vec![2], masked: false }, 2),
+        ("runs", |policy| policy.layers[0].kind = LayerKind::Dense { real: 1, padded: 1 }, 0),
+        ("bytes", |policy| policy.input.bytes = Some(1.0), 2),
+    ];
+    for (name, change, word) in changes {
+        let mut policy = policies().remove(0);
+        let mut bytes = file(&policy);
+        change(&mut policy);
+        let other = file(&policy);
+        let at = (HEADER..bytes.len()).step_by(4).find(|&at| word_at(&bytes, at) != word_at(&other, at)).unwrap();
+        bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        repair(&mut bytes);
+        assert_eq!(Policy::new(&bytes).unwrap_err(), Error::Contents, "{name}");
+    }
+}
+
+#[test]
+fn lengths_have_a_limit() {
+    let mut policy = policies().remove(4);
+    let mut load = |n: usize| {
+        policy.input.shape = vec![n, n];
+        policy.layers[0].kind = LayerKind::Conv { input: [1, n, n], kernel: 2, stride: n, planes: true };
+        Policy::new(&file(&policy)).map(|policy| policy.memory_len())
+    };
+    assert_eq!(load(1 << 14), Ok(2 * (1 << 28) + 3));
+    for n in [1 << 14 | 1, 1 << 16, 1 << 28, 1 << 31, u32::MAX as usize] {
+        assert_eq!(load(n), Err(Error::Contents));
+    }
+}
+
+/// Changes words of a file.
+///
+/// They are rather lengths and kinds than weights, and become numbers that are hard to parse.
 fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
     // Most lengths come before most weights.
     let place = |rng: &mut Rng, bytes: &[u8]| {
@@ -179,7 +262,7 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
     };
     for _ in 0..1 + rng.below(3) {
         let (at, other) = (place(rng, bytes), place(rng, bytes));
-        let old = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let old = word_at(bytes, at);
         let word = match rng.below(10) {
             0 => 0,
             1 => 1,
@@ -189,7 +272,7 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
             5 => 1 << rng.below(32),
             6 => old.wrapping_add(1),
             7 => old.wrapping_sub(1),
-            8 => u32::from_le_bytes(bytes[other..other + 4].try_into().unwrap()),
+            8 => word_at(bytes, other),
             _ => rng.next_u32(),
         };
         bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());

@@ -45,9 +45,9 @@ fn convolution(shape: &ConvShape, planes: bool, params: &[f32], activation: Acti
 }
 
 impl Network {
-    /// Exports the network with the given heads, whose outputs follow each other, and the policy's `head`.
+    /// Exports the network with some of its heads, and the policy's `head`.
     ///
-    /// All of `heads` read a common trunk, or there is one.
+    /// The outputs of `heads` follow each other. All of `heads` read a common trunk, or there is one.
     pub(crate) fn exported(&self, obs: &Space, heads: &[usize], head: Head) -> Exported {
         let shape = self.shape();
         let (params, convolutions) = (self.params(), shape.conv.layers());

@@ -5,9 +5,9 @@ use crate::format::{self, MAGIC, VERSION, checksum};
 
 /// Bytes of a file, as it grows.
 #[derive(Default)]
-struct Words(Vec<u8>);
+struct Bytes(Vec<u8>);
 
-impl Words {
+impl Bytes {
     fn u32(&mut self, x: usize) {
         self.0.extend(u32::try_from(x).expect("a length below 2^32").to_le_bytes());
     }
@@ -23,15 +23,14 @@ impl Words {
 
 /// Returns the policy as a file for this crate's loader.
 ///
-/// Little-endian words of 4 bytes: the magic number, a version, the file's length and a checksum of the rest; then observations, head
-/// and layers in the order of [`Exported`], lengths first.
+/// The module `format` of the source has the layout.
 ///
 /// # Panics
 /// If a length exceeds 32 bits.
 #[must_use]
 pub fn file(policy: &Exported) -> Vec<u8> {
     let Exported { about, input, layers, head } = policy;
-    let mut body = Words::default();
+    let mut body = Bytes::default();
     body.u32(about.len());
     body.0.extend(about.bytes());
     body.0.resize(body.0.len().next_multiple_of(4), 0);
@@ -85,7 +84,7 @@ pub fn file(policy: &Exported) -> Vec<u8> {
         body.f32s(&layer.weight);
         body.f32s(&layer.bias);
     }
-    let mut whole = Words(MAGIC.to_vec());
+    let mut whole = Bytes(MAGIC.to_vec());
     whole.u32s(&[VERSION]);
     whole.u32(MAGIC.len() + 12 + body.0.len());
     whole.u32s(&[checksum(&body.0)]);

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::cargo;
 
 /// Packages in the order in which they are published.
-const PACKAGES: [&str; 5] = ["rl-envs", "rl-cuda", "rl-buffer", "rl-agents", "rl-runtime"];
+const PACKAGES: [&str; 6] = ["rl-policy", "rl-envs", "rl-cuda", "rl-buffer", "rl-agents", "rl-runtime"];
 
 /// Packs the library crates, and compiles a crate that depends on the packages.
 pub(crate) fn check(root: &Path) -> Result<()> {

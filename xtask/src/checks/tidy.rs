@@ -17,18 +17,20 @@ use crate::checks::source::{Source, has_word, read_sources};
 
 /// Our crates, and those of our crates that each may depend on.
 const MAY_USE: &[(&str, &[&str])] = &[
+    ("rl-policy", &[]),
     ("rl-envs", &[]),
     ("rl-cuda", &["rl-envs"]),
     ("rl-buffer", &["rl-envs", "rl-cuda"]),
-    ("rl-agents", &["rl-envs", "rl-cuda", "rl-buffer"]),
-    ("rl-runtime", &["rl-envs", "rl-cuda", "rl-buffer", "rl-agents"]),
-    ("rl-python", &["rl-envs", "rl-cuda", "rl-buffer", "rl-agents", "rl-runtime"]),
+    ("rl-agents", &["rl-policy", "rl-envs", "rl-cuda", "rl-buffer"]),
+    ("rl-runtime", &["rl-policy", "rl-envs", "rl-cuda", "rl-buffer", "rl-agents"]),
+    ("rl-python", &["rl-policy", "rl-envs", "rl-cuda", "rl-buffer", "rl-agents", "rl-runtime"]),
     ("xtask", &[]),
 ];
 
 /// Words that the code of a crate, or of one file, never contains, and the reason.
 const NEVER: &[(&str, &[&str], &str)] = &[
     ("rl-envs/src", &["cudarc", "std::process", "std::net"], "an environment touches no device, process or socket"),
+    ("rl-policy/src", &["std::fs", "std::net", "std::process", "std::time", "std::thread"], "a policy asks nothing of its machine"),
     (
         "rl-agents/src",
         &["std::fs", "std::net", "std::process", "std::time", "thread::scope", "thread::spawn", "thread::Builder"],
