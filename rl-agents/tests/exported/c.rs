@@ -12,6 +12,7 @@ use crate::compiled::{Streams, targets};
 
 #[test]
 fn a_policy_in_c_acts_as_the_original() {
+    const N: usize = 300;
     const N_TESTED: usize = 64;
     let targets = targets();
     if targets.is_empty() {
@@ -25,8 +26,7 @@ fn a_policy_in_c_acts_as_the_original() {
         let exported = policy.exported(&spaces).unwrap();
         let file = write::file(&exported);
         let loaded = Loaded::new(&file).unwrap();
-        let n = if exported.multiply_adds() > 50_000 { 70 } else { 300 };
-        let (d, m, seen) = (loaded.obs_len(), loaded.mask_len(), Seen::of(&spaces, n));
+        let (d, m, seen) = (loaded.obs_len(), loaded.mask_len(), Seen::of(&spaces, N));
         let obs = |i: usize| {
             if loaded.reads_bytes() { Obs::U8(&seen.bytes[i * d..][..d]) } else { Obs::F32(&seen.floats[i * d..][..d]) }
         };
@@ -37,7 +37,7 @@ fn a_policy_in_c_acts_as_the_original() {
         std::fs::write(dir.join(format!("{name}.h")), header).unwrap();
         std::fs::write(dir.join(format!("{name}.c")), source).unwrap();
         let mut streams = Streams::new(loaded, !matches!(exported.head, Head::Values { .. } | Head::Deterministic { .. }));
-        (0..n).for_each(|i| streams.push(obs(i), &seen.masks[i * m..(i + 1) * m]));
-        targets.iter().for_each(|target| drop(streams.check(&dir, name, target)));
+        (0..N).for_each(|i| streams.push(obs(i), &seen.masks[i * m..(i + 1) * m]));
+        targets.iter().for_each(|target| drop(streams.check(&dir, name, target, exported.multiply_adds())));
     }
 }

@@ -13,6 +13,7 @@ use rl_envs::catalog;
 use rl_envs::{ActionSpace, Actions, Pool, math};
 use rl_policy::{Action, Obs, Policy};
 use rl_runtime::checkpoint::{self, SavedPolicy};
+use serde_json::{Value, json};
 
 use crate::compiled::{Streams, targets};
 use crate::harness::{finish, rl, text};
@@ -38,9 +39,13 @@ fn presets() -> Vec<(String, String)> {
 }
 
 fn trained(dir: &Path, env: &str, algo: &str) {
-    // Enough to learn from once.
     let steps = ["train", env, "--algo", algo, "--steps", "2_000", "--run-dir", "run", "--set", "eval_episodes=1"];
-    let output = finish(rl(&steps).args(["--set", "eval_max_steps=100"]).current_dir(dir));
+    let mut command = rl(&steps);
+    command.args(["--set", "eval_max_steps=100"]).current_dir(dir);
+    if ["sac", "td3"].contains(&algo) {
+        command.args(["--set", &format!("{algo}.learning_starts=1_900")]); // few updates, which are slow in a test
+    }
+    let output = finish(&mut command);
     assert!(output.status.success(), "{env}, {algo}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -95,10 +100,13 @@ fn exported_policies_act_as_the_run_on_observations_of_rollouts() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         trained(dir, &env, &algo);
+        let mut multiply_adds = 0;
         for form in ["c", "rust", "onnx"] {
-            let output = finish(rl(&["export", "run", "--as", form]).current_dir(dir));
-            let said = String::from_utf8(output.stdout).unwrap();
-            assert!(output.status.success() && said.contains("64 of 64"), "{env}, {algo}: {said}");
+            let output = finish(rl(&["export", "run", "--as", form, "--json"]).current_dir(dir));
+            assert!(output.status.success(), "{env}, {algo}: {}", String::from_utf8_lossy(&output.stderr));
+            let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!((&said["checked"], &said["differing"]), (&json!(64), &json!(0)));
+            multiply_adds = said["multiply_adds"].as_u64().unwrap() as usize;
         }
         let file = fs::read(dir.join(format!("{env}.policy"))).unwrap();
         let loaded = Policy::new(&file).unwrap();
@@ -128,7 +136,7 @@ fn exported_policies_act_as_the_run_on_observations_of_rollouts() {
             left -= rollout.len().min(left);
         }
         for target in targets() {
-            let seconds = streams.check(dir, &env, &target);
+            let (n, seconds) = streams.check(dir, &env, &target, multiply_adds);
             println!("{env} {algo}: {n} observations, {target}: 0 differ, {seconds:.1} s");
         }
     }
