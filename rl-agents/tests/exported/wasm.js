@@ -12,7 +12,7 @@ const [name, size, maskLen, draws, episode] = [process.argv[2], ...process.argv.
   // The policy's memories, observation, mask and action follow the program's own data.
   let end = wasm.__heap_base.value;
   const place = (bytes) => { const at = end; end += Math.ceil(bytes / 16) * 16; return at; };
-  const memoryBytes = Number(header.match(/(\d+) bytes of\s+memory/)[1]);
+  const memoryBytes = wasm[`${name}_memory_bytes`]();
   const [memory, copy] = [place(memoryBytes), place(memoryBytes)];
   const [obs, mask, action] = [place(obsLen * size), place(maskLen), place(4 * actionLen)];
   const missing = end - wasm.memory.buffer.byteLength;

@@ -202,6 +202,9 @@ enum {{
 typedef struct {{
 {members}}} {name}_memory;
 
+/* Bytes of a memory, for callers in other languages. */
+uint32_t {name}_memory_bytes(void);
+
 /* Begins an episode. */
 void {name}_reset({name}_memory *memory);
 
@@ -356,6 +359,7 @@ int {name}_test({name}_memory *memory);
         let _ = writeln!(text, "}}\n");
         let stacks = if input.frames > 1 { "memory->started = 0;" } else { "(void)memory;" };
         let _ = writeln!(text, "void {name}_reset({name}_memory *memory) {{ {stacks} }}\n");
+        let _ = writeln!(text, "uint32_t {name}_memory_bytes(void) {{ return sizeof({name}_memory); }}\n");
         let _ = writeln!(text, "const float *{name}_outputs(const {name}_memory *memory) {{ return memory->outputs; }}\n");
         let seen = if input.frames > 1 {
             let last = d - d / input.frames;

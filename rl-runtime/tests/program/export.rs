@@ -4,7 +4,10 @@
 //! optimisation that this machine has.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
+use std::process::Command;
 
 use rl_agents::distributions::log_softmax;
 use rl_agents::{Acted, Acting, Choice, Collector, Scratch};
@@ -16,7 +19,7 @@ use rl_runtime::checkpoint::{self, SavedPolicy};
 use serde_json::{Value, json};
 
 use crate::compiled::{Streams, targets};
-use crate::harness::{finish, rl, text};
+use crate::harness::{finish, python_with, rl, text};
 
 /// Environments of a rollout.
 const N_ENVS: usize = 64;
@@ -139,5 +142,92 @@ fn exported_policies_act_as_the_run_on_observations_of_rollouts() {
             let (n, seconds) = streams.check(dir, &env, &target, multiply_adds);
             println!("{env} {algo}: {n} observations, {target}: 0 differ, {seconds:.1} s");
         }
+    }
+}
+
+/// Returns the page's block of code in a language.
+fn block(language: &str) -> String {
+    let page = fs::read_to_string("../docs/export.md").unwrap();
+    let start = format!("\n```{language}\n");
+    let (_, rest) = page.split_once(&start).unwrap();
+    rest.split_once("\n```").unwrap().0.to_string()
+}
+
+/// Returns what a command prints, without the newline.
+fn printed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_string()
+}
+
+fn has(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        eprintln!("skipped: no {program}");
+    }
+    found
+}
+
+/// Serves the files of a directory over HTTP until the process ends; returns the port.
+fn serve(dir: std::path::PathBuf) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut line = String::new();
+            let mut request = BufReader::new(stream.try_clone().unwrap());
+            request.read_line(&mut line).unwrap();
+            let name = line.split(' ').nth(1).unwrap_or("/").trim_start_matches('/');
+            let kind = if name.ends_with(".wasm") { "application/wasm" } else { "text/html" };
+            // The rest of the request, up to its empty line.
+            while request.read_line(&mut String::new()).is_ok_and(|n| n > 2) {}
+            let (status, body) = fs::read(dir.join(name)).map_or(("404 Not Found", Vec::new()), |body| ("200 OK", body));
+            let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
+        }
+    });
+    port
+}
+
+#[test]
+fn the_page_on_exported_policies_runs_in_c_a_browser_and_python() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    trained(dir, "cartpole", "ppo");
+    for form in ["c", "rust", "onnx"] {
+        assert!(finish(rl(&["export", "run", "--as", form]).current_dir(dir)).status.success());
+    }
+    let file = fs::read(dir.join("cartpole.policy")).unwrap();
+    let loaded = Policy::new(&file).unwrap();
+    let (mut memory, mut action) = (vec![0.0; loaded.memory_len()], [9]);
+    let obs = Obs::F32(&[0.0, 0.1, -0.02, 0.3]);
+    loaded.act(obs, &[], rl_policy::Choice::Greedy, &mut memory, Action::Discrete(&mut action)).unwrap();
+    let expected = action[0].to_string();
+    let page = fs::read_to_string("../docs/export.md").unwrap();
+    let line = |start: &str| page.lines().find(|line| line.starts_with(start)).unwrap().to_string();
+    if has("cc") {
+        fs::write(dir.join("main.c"), block("c")).unwrap();
+        assert_eq!(printed(Command::new("sh").arg("-c").arg(line("cc ")).current_dir(dir)), expected);
+    }
+    if has("clang") && has("wasm-ld") && has("chromium") {
+        let compile = line("clang ").replace("clang ", "clang -DCARTPOLE_TEST ");
+        printed(Command::new("sh").arg("-c").arg(compile).current_dir(dir));
+        fs::write(dir.join("page.html"), block("html")).unwrap();
+        // Instead of the action, the number of test observations with other bits.
+        let call = block("html").replace("new Uint32Array(wasm.memory.buffer, action, 1)[0]", "wasm.cartpole_test(memory)");
+        fs::write(dir.join("test.html"), call).unwrap();
+        let port = serve(dir.to_path_buf());
+        for (page, expected) in [("page.html", &expected[..]), ("test.html", "0")] {
+            let url = format!("http://127.0.0.1:{port}/{page}");
+            let mut browser = Command::new("chromium");
+            browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom", &url]);
+            let shown = printed(browser.env("HOME", dir));
+            assert!(shown.contains(&format!("<body>{expected}</body>")), "{page}: {shown}");
+        }
+    }
+    if let Some(python) = python_with("onnxruntime", "RL_REQUIRE_ONNX") {
+        fs::write(dir.join("main.py"), block("python")).unwrap();
+        assert_eq!(printed(Command::new(python).arg("main.py").current_dir(dir)), expected);
     }
 }

@@ -30,7 +30,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Words that the code of a crate, or of one file, never contains, and the reason.
 const NEVER: &[(&str, &[&str], &str)] = &[
     ("rl-envs/src", &["cudarc", "std::process", "std::net"], "an environment touches no device, process or socket"),
-    ("rl-policy/src", &["std::fs", "std::net", "std::process", "std::time", "std::thread"], "a policy asks nothing of its machine"),
+    (
+        "rl-policy/src",
+        &["std::fs", "std::net", "std::process", "std::time", "std::thread"],
+        "a policy asks nothing of its machine",
+    ),
     (
         "rl-agents/src",
         &["std::fs", "std::net", "std::process", "std::time", "thread::scope", "thread::spawn", "thread::Builder"],
