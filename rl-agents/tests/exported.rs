@@ -1,4 +1,6 @@
-//! Exported policies act as the originals, bit for bit; as ONNX models, up to rounding.
+//! Exported policies act as the originals.
+//!
+//! In C and for rl-policy bit for bit, as ONNX models up to rounding.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

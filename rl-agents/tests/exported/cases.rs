@@ -18,7 +18,7 @@ fn net(hidden: &[usize]) -> NetConfig {
     NetConfig { hidden: hidden.to_vec(), ..NetConfig::default() }
 }
 
-/// Returns parameters that are not the initial ones, and statistics of observations.
+/// Returns other parameters than the initial ones, and statistics of observations.
 fn moved(policy: &dyn Policy, seed: u64) -> Snapshot {
     let mut snapshot = Snapshot::from(policy.weights());
     let mut rng = Rng::new(seed, 0, 0, Purpose::Init);
@@ -125,7 +125,9 @@ impl Seen {
     }
 }
 
-/// What the original does: actions (n) or (n, A) as the environment gets them, log-probabilities (n), values (n).
+/// Actions (n) or (n, A) of the original, log-probabilities (n) and values (n).
+///
+/// Actions are those that the environment gets.
 pub(crate) struct Original {
     pub(crate) discrete: Vec<u32>,
     pub(crate) vectors: Vec<f32>,

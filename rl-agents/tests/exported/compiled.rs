@@ -1,4 +1,6 @@
-//! Policies in C: compiled for every target that this machine has a compiler for, and run on observations from a file.
+//! Policies in C, compiled and run on observations from a file.
+//!
+//! They run on every target that this machine has a compiler for.
 
 use std::fmt;
 use std::path::Path;
@@ -37,7 +39,9 @@ impl fmt::Display for Target {
     }
 }
 
-/// Targets that this machine has compilers for; with `RL_EXPORT_ALL=1` every level of optimisation.
+/// Targets that this machine has compilers for.
+///
+/// With `RL_EXPORT_ALL=1`, every level of optimisation.
 pub(crate) fn targets() -> Vec<Target> {
     let runs = |program: &str| Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
     let all = std::env::var_os("RL_EXPORT_ALL").is_some();
@@ -70,9 +74,10 @@ pub(crate) fn targets() -> Vec<Target> {
     targets
 }
 
-/// A program that acts on observations and masks of the file `input`, and writes actions and outputs to the file `output`.
+/// A program that acts on the observations of a file.
 ///
-/// It fails if the policy's own test does.
+/// The file `input` holds observations and masks, the file `output` gets actions and outputs. The program fails if the policy's own
+/// test does.
 pub(crate) fn driver(name: &str, loaded: &Policy<'_>, draws: bool) -> String {
     let upper = name.to_ascii_uppercase();
     let element = if loaded.reads_bytes() { "uint8_t" } else { "float" };
@@ -168,7 +173,7 @@ impl<'a> Streams<'a> {
         *n += 1;
     }
 
-    /// Compiles `dir/name.c` for a target, runs it, and checks that it writes what it must.
+    /// Compiles `dir/name.c` for a target, runs it, and checks its output.
     ///
     /// On slow targets it sees the first observations only, so that it takes seconds. Returns the number of observations and the
     /// seconds that the program ran.

@@ -98,7 +98,9 @@ struct Features {
     value: Value,
     /// Dimensions behind the batch.
     dims: Vec<usize>,
-    /// True for the planes of a convolution, whose elements a next layer reads as (rows, columns, channels).
+    /// True for the planes of a convolution.
+    ///
+    /// A next layer reads their elements as (rows, columns, channels).
     are_planes: bool,
 }
 
@@ -115,7 +117,9 @@ impl Features {
         }
     }
 
-    /// Returns (batch, channels, rows, columns) for a convolution, which is number `i` of the layers.
+    /// Returns (batch, channels, rows, columns) for a convolution.
+    ///
+    /// The convolution is number `i` of the layers.
     fn planes(self, builder: &mut Builder, i: usize, [channels, rows, columns]: [usize; 3], planes: bool) -> Value {
         match (self.are_planes, planes) {
             (true, false) => self.value,
@@ -222,7 +226,7 @@ fn legal(builder: &mut Builder, numbers: &str, n: usize) -> Value {
     builder.node("Where", &[&is_legal, numbers, &illegal], &[])
 }
 
-/// Adds an action that is one index for each row: the greatest number's, the first of equals.
+/// Adds an action: the index of each row's greatest number, the first of equals.
 fn choice(builder: &mut Builder, numbers: &str) {
     let action = builder.node("ArgMax", &[numbers], &[int("axis", 1), int("keepdims", 0)]);
     builder.output("action", &action, INT64, &[], "most likely or best action");

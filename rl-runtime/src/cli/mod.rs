@@ -24,7 +24,8 @@ use crate::{Algo, print};
 use self::envs::Envs;
 use self::show::full_screen;
 use self::trust::Trust;
-use self::verbs::{check_env, devices, eval, export, list, monitor, plot, record, site, sweep, trace, train, tune, watch};
+use self::verbs::policy::{eval, export, record, watch};
+use self::verbs::{check_env, devices, list, monitor, plot, site, sweep, trace, train, tune};
 
 /// Reinforcement learning that keeps the hardware busy.
 #[derive(Parser)]

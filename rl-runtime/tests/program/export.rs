@@ -1,4 +1,4 @@
-//! `rl export`: policies in C and for rl-policy act as the run's own on the observations of rollouts.
+//! `rl export`: policies act as the run's own on the observations of rollouts.
 //!
 //! With `RL_EXPORT_ALL=1`, all presets of built-in environments, on `RL_EXPORT_N` observations, with every compiler and level of
 //! optimisation that this machine has.
@@ -52,7 +52,7 @@ fn trained(dir: &Path, env: &str, algo: &str) {
     assert!(output.status.success(), "{env}, {algo}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What the run's own policy does in a rollout.
+/// Greedy actions of the run's own policy in a rollout.
 struct Original {
     discrete: Vec<u32>,
     vectors: Vec<f32>,
@@ -168,7 +168,7 @@ fn has(program: &str) -> bool {
     found
 }
 
-/// Serves the files of a directory over HTTP until the process ends; returns the port.
+/// Serves the files of a directory over HTTP; returns the port.
 fn serve(dir: std::path::PathBuf) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

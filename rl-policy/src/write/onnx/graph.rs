@@ -5,7 +5,9 @@ use super::proto::{self, Attribute, Dimension, Node, Shape, Tensor, TensorType, 
 /// Name of a value of the graph.
 pub(crate) type Value = String;
 
-/// Nodes, constants, inputs and outputs; the batch is the first dimension of each input and output.
+/// Nodes, constants, inputs and outputs.
+///
+/// The batch is the first dimension of each input and output.
 #[derive(Default)]
 pub(crate) struct Builder {
     graph: proto::Graph,

@@ -2,15 +2,12 @@
 
 pub(crate) mod check_env;
 pub(crate) mod devices;
-pub(crate) mod eval;
-pub(crate) mod export;
 pub(crate) mod list;
 pub(crate) mod monitor;
 pub(crate) mod plot;
-pub(crate) mod record;
+pub(crate) mod policy;
 pub(crate) mod site;
 pub(crate) mod sweep;
 pub(crate) mod trace;
 pub(crate) mod train;
 pub(crate) mod tune;
-pub(crate) mod watch;

@@ -12,7 +12,7 @@ use rl_policy::{Policy as Loaded, write};
 use serde_json::json;
 
 use crate::cli::envs::{Envs, saved_policy};
-use crate::file::Draft;
+use crate::file::{self, Draft};
 use crate::run::checkpoint::SavedPolicy;
 use crate::{Error, print};
 
@@ -23,7 +23,7 @@ const MEASURED: Duration = Duration::from_millis(100);
 
 /// Form of an exported policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum Export {
     /// For ONNX Runtime, browsers and others; equal up to their rounding
     Onnx,
     /// A C99 source and its header, without libraries; the same bits
@@ -48,8 +48,8 @@ pub(crate) struct ExportArgs {
     best: bool,
     /// Form of the exported policy
     #[arg(long = "as")]
-    form: Form,
-    /// File to write; C also gets a header beside it [default: the environment's name, here]
+    form: Export,
+    /// File to write, for C with a header beside it [default: named by environment]
     #[arg(long)]
     out: Option<PathBuf>,
 }
@@ -57,11 +57,11 @@ pub(crate) struct ExportArgs {
 pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     let refuse = |problem: String| Err(Error::Config { problems: vec![problem] });
     let extension = match args.form {
-        Form::Onnx => "onnx",
-        Form::C => "c",
-        Form::Rust => "policy",
+        Export::Onnx => "onnx",
+        Export::C => "c",
+        Export::Rust => "policy",
     };
-    if let (Form::C, Some(out)) = (args.form, &args.out) {
+    if let (Export::C, Some(out)) = (args.form, &args.out) {
         let name = identifier(&out.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default());
         let source = out.with_file_name(format!("{name}.c"));
         if *out != source {
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode
     let out = args.out.clone().unwrap_or_else(|| Path::new(&identifier(entry.name)).with_extension(extension));
     let draft = Draft::create(&out)?;
     let header = out.with_extension("h");
-    let header_draft = if args.form == Form::C { Some(Draft::create(&header)?) } else { None };
+    let header_draft = if args.form == Export::C { Some(Draft::create(&header)?) } else { None };
     let spaces = entry.spaces();
     let Some(mut exported) = policy.exported(&spaces) else {
         return refuse(format!("{}: its policy cannot be exported: it does not implement Policy::exported", path.display()));
@@ -85,30 +85,30 @@ pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode
     exported.about = about(&saved)?;
     let file = write::file(&exported);
     let loaded = Loaded::new(&file).expect("a file that was just written");
-    let seen = Seen::new(&spaces, &loaded);
-    let n_differing = seen.n_differing(&**policy, &spaces, &loaded);
+    let drawn = Drawn::new(&spaces, &loaded);
+    let n_differing = drawn.n_differing(&**policy, &spaces, &loaded);
     let mut bytes = vec![(out.display().to_string(), file.len())];
     let mut memory_bytes = None;
     match args.form {
-        Form::Rust => {
+        Export::Rust => {
             draft.publish(&file)?;
             memory_bytes = Some(4 * loaded.memory_len());
         }
-        Form::C => {
+        Export::C => {
             let name = out.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
-            let Sources { header: text, source, memory_bytes: of_c } = c(&exported, &name, &seen.vectors());
+            let Sources { header: text, source, memory_bytes: of_c } = c(&exported, &name, &drawn.vectors());
             header_draft.map(|draft| draft.publish(text.as_bytes())).transpose()?;
             draft.publish(source.as_bytes())?;
             bytes = vec![(out.display().to_string(), source.len()), (header.display().to_string(), text.len())];
             memory_bytes = Some(of_c);
         }
-        Form::Onnx => {
+        Export::Onnx => {
             let model = write::onnx(&exported);
             draft.publish(&model)?;
             bytes[0].1 = model.len();
         }
     }
-    let seconds = seen.seconds_of_action(&loaded);
+    let seconds = drawn.seconds_of_action(&loaded);
     let (n_params, multiply_adds) = (exported.n_params(), exported.multiply_adds());
     if json {
         let object = json!({
@@ -142,7 +142,10 @@ pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode
 /// Origin of a policy, in words.
 fn about(SavedPolicy { path, config, entry, .. }: &SavedPolicy) -> Result<String, Error> {
     let params = path.join("params.safetensors");
-    let hash = blake3::hash(&std::fs::read(&params).map_err(Error::io(&params))?);
+    let (mut file, _) = file::open(&params).map_err(Error::io(&params))?;
+    let mut hasher = blake3::Hasher::new();
+    std::io::copy(&mut file, &mut hasher).map_err(Error::io(&params))?;
+    let hash = hasher.finalize();
     let names: Vec<_> = path.iter().rev().take(3).map(|name| name.to_string_lossy()).collect();
     let checkpoint = names.into_iter().rev().collect::<Vec<_>>().join("/");
     let version = env!("CARGO_PKG_VERSION");
@@ -150,37 +153,37 @@ fn about(SavedPolicy { path, config, entry, .. }: &SavedPolicy) -> Result<String
 }
 
 /// Random observations, and the outputs of the network for them.
-struct Seen {
+struct Drawn {
     floats: Vec<f32>,
     bytes: Vec<u8>,
     masks: Vec<u8>,
     outputs: Vec<f32>,
 }
 
-impl Seen {
-    /// Draws observations within the bounds of their space, and masks that allow an action.
+impl Drawn {
+    /// Draws observations within their space, and masks that allow an action.
     fn new(spaces: &Spaces, loaded: &Loaded<'_>) -> Self {
         let Spaces { obs, .. } = spaces;
         let (d, m) = (obs.len(), loaded.mask_len());
         let mut rng = Rng::new(0, 0, 0, Purpose::Reset);
-        let mut seen = Self { floats: Vec::new(), bytes: Vec::new(), masks: Vec::new(), outputs: Vec::new() };
+        let mut drawn = Self { floats: Vec::new(), bytes: Vec::new(), masks: Vec::new(), outputs: Vec::new() };
         for _ in 0..N_CHECKED {
             if obs.dtype() == Dtype::U8 {
-                seen.bytes.extend((0..d).map(|j| rng.below(obs.high()[j] as u32 + 1) as u8));
+                drawn.bytes.extend((0..d).map(|j| rng.below(obs.high()[j] as u32 + 1) as u8));
             } else {
-                seen.floats.extend((0..d).map(|j| number(obs, j, &mut rng)));
+                drawn.floats.extend((0..d).map(|j| number(obs, j, &mut rng)));
             }
-            seen.masks.extend((0..m).map(|_| rng.below(2) as u8));
-            if let Some(legal) = seen.masks.len().checked_sub(m).filter(|_| m > 0) {
-                seen.masks[legal + rng.below(m as u32) as usize] = 1;
+            drawn.masks.extend((0..m).map(|_| rng.below(2) as u8));
+            if let Some(legal) = drawn.masks.len().checked_sub(m).filter(|_| m > 0) {
+                drawn.masks[legal + rng.below(m as u32) as usize] = 1;
             }
         }
         let mut memory = vec![0.0; loaded.memory_len()];
         for i in 0..N_CHECKED {
-            let outputs = loaded.outputs(seen.obs(i, d), &mut memory).expect("an observation of the policy");
-            seen.outputs.extend_from_slice(outputs);
+            let outputs = loaded.outputs(drawn.obs(i, d), &mut memory).expect("an observation of the policy");
+            drawn.outputs.extend_from_slice(outputs);
         }
-        seen
+        drawn
     }
 
     fn obs(&self, i: usize, d: usize) -> rl_policy::Obs<'_> {
@@ -245,7 +248,9 @@ impl Seen {
     }
 }
 
-/// A number for element `j` of an observation: within its bounds, or near 0 if they are far apart.
+/// Draws element `j` of an observation.
+///
+/// It is within its bounds, and near 0 if they are far apart.
 fn number(obs: &Space, j: usize, rng: &mut Rng) -> f32 {
     match obs.categories().get(j) {
         Some(&n) if n > 0 => rng.below(n) as f32,
