@@ -63,7 +63,9 @@ fn commit() -> String {
         [git(&["rev-parse", "--git-path", "logs/HEAD"]), git(&["rev-parse", "--show-toplevel"]).map(|top| top + "/Cargo.lock")]
             .into_iter()
             .flatten()
-            .chain(["rl-envs", "rl-cuda", "rl-buffer", "rl-agents", "rl-runtime"].map(|name| format!("../{name}/src")))
+            .chain(
+                ["rl-policy", "rl-envs", "rl-cuda", "rl-buffer", "rl-agents", "rl-runtime"].map(|name| format!("../{name}/src")),
+            )
             .filter(|path| Path::new(path).exists())
     {
         println!("cargo::rerun-if-changed={path}");

@@ -10,20 +10,53 @@ typedef union {
     uint32_t bits;
 } word;
 
-/* a * b + c, rounded once. */
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) || defined(__FP_FAST_FMAF)
+
+/* a * b + c, rounded once. */
 #define fused(a, b, c) __builtin_fmaf(a, b, c)
-#else
-static float fused(float a, float b, float c) {
-    /* The product is exact. The sum is rounded to odd, so that rounding it to float is like rounding once. */
-    double product = (double)a * b, sum = product + c, back = sum - product;
-    double error = (product - (sum - back)) + (c - back);
-    union {
-        double number;
-        uint64_t bits;
-    } odd;
-    odd.number = sum;
-    if (error != 0 && sum - sum == 0 && !(odd.bits & 1)) odd.bits += (error > 0) == (sum > 0) ? 1 : -1;
-    return (float)odd.number;
+
+/* Adds x times a row of m weights to sums. */
+static inline void add_row(float *to, float x, const float *row, uint32_t m) {
+    uint32_t j;
+    for (j = 0; j < m; j++) to[j] = fused(x, row[j], to[j]);
 }
+
+#else
+
+typedef union {
+    double number;
+    uint64_t bits;
+} wide;
+
+/* True if a sum may be a midpoint between two floats, or is subnormal: rounding it to double may have hidden on which side it is. */
+static inline int is_doubtful(wide sum) {
+    return (((uint32_t)sum.bits & 0x1fffffffu) == 0x10000000u) | (((uint32_t)(sum.bits >> 32) & 0x7fffffffu) < 0x38100000u);
+}
+
+/* a * b + c, rounded once. The product is exact; a doubtful sum is rounded to odd, so that rounding it to float is like rounding once. */
+static float fused(float a, float b, float c) {
+    double product = (double)a * b, back, error;
+    wide sum;
+    sum.number = product + c;
+    if (is_doubtful(sum)) {
+        back = sum.number - product;
+        error = (product - (sum.number - back)) + (c - back);
+        if (error != 0 && !(sum.bits & 1)) sum.bits += (error > 0) == (sum.number > 0) ? 1 : -1;
+    }
+    return (float)sum.number;
+}
+
+/* Adds x times a row of m <= 16 weights to sums, with one test for doubtful sums. */
+static inline void add_row(float *to, float x, const float *row, uint32_t m) {
+    wide sum[16];
+    uint32_t j;
+    int doubtful = 0;
+    for (j = 0; j < m; j++) sum[j].number = (double)x * row[j] + to[j];
+    for (j = 0; j < m; j++) doubtful |= is_doubtful(sum[j]);
+    if (doubtful)
+        for (j = 0; j < m; j++) to[j] = fused(x, row[j], to[j]);
+    else
+        for (j = 0; j < m; j++) to[j] = (float)sum[j].number;
+}
+
 #endif

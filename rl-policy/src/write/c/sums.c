@@ -11,12 +11,10 @@ static inline void sums(const float *x, const uint32_t *rows, uint32_t terms, ui
     for (j = 0; j < m; j++) total[j] = b[j], part[j] = 0;
     if (places <= 96) {
         for (i = 0; i < terms; i++) {
-            const float *row = w + (rows ? rows[i] : i) * n;
-            for (j = 0; j < m; j++) total[j] = fused(x[i], row[j], total[j]);
+            add_row(total, x[i], w + (rows ? rows[i] : i) * n, m);
         }
     } else {
         for (i = 0; i < terms; i++) {
-            const float *row = w + (rows ? rows[i] : i) * n;
             uint32_t place = rows ? rows[i] : run + at;
             if (!rows && ++at == real) at = 0, run += padded;
             if (place / 32 != latest) {
@@ -25,10 +23,7 @@ static inline void sums(const float *x, const uint32_t *rows, uint32_t terms, ui
                 for (j = 0; j < m; j++) part[j] = 0;
                 latest = place / 32;
             }
-            if (latest)
-                for (j = 0; j < m; j++) part[j] = fused(x[i], row[j], part[j]);
-            else
-                for (j = 0; j < m; j++) total[j] = fused(x[i], row[j], total[j]);
+            add_row(latest ? part : total, x[i], w + (rows ? rows[i] : i) * n, m);
         }
         if (latest)
             for (j = 0; j < m; j++) total[j] += part[j];
