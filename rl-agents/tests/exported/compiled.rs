@@ -76,8 +76,8 @@ pub(crate) fn targets() -> Vec<Target> {
 
 /// A program that acts on the observations of a file.
 ///
-/// The file `input` holds observations and masks, the file `output` gets actions and outputs. The program fails if the policy fails
-/// its own test.
+/// The file `input` holds observations and masks, the file `output` gets actions and outputs. The program fails if the policy's
+/// own test does.
 pub(crate) fn driver(name: &str, loaded: &Policy<'_>, draws: bool) -> String {
     let upper = name.to_ascii_uppercase();
     let element = if loaded.reads_bytes() { "uint8_t" } else { "float" };
