@@ -4,6 +4,7 @@
 
 mod a2c;
 mod envs;
+mod export;
 mod programs;
 mod python;
 mod replay;
@@ -23,9 +24,10 @@ use crate::bench::study::programs::Study;
 type Measure = fn(&Study<'_>) -> Result<()>;
 
 /// All studies by name; true if they run in the peers' Python.
-const STUDIES: [(&str, bool, Measure); 9] = [
+const STUDIES: [(&str, bool, Measure); 10] = [
     ("a2c", true, a2c::measure),
     ("envs", false, envs::measure),
+    ("export", false, export::measure),
     ("python", false, python::measure),
     ("replay", false, replay::measure),
     ("sizes", false, sizes::measure),

@@ -1,0 +1,137 @@
+//! Exported policies: bits on targets, time of an action, returns in Gymnasium.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::bench::peers::{peers_python, run};
+use crate::bench::presets::last_line;
+use crate::bench::study::programs::Study;
+
+/// Rounds of the programs that act.
+const ROUNDS: usize = 5;
+/// Episodes of an evaluation, and of playing in Gymnasium.
+const EPISODES: usize = 100;
+/// Observations of each preset, on targets that are fast enough.
+const OBSERVATIONS: &str = "1000000";
+
+/// A run whose policy acts elsewhere.
+struct Leaving {
+    /// Arguments of `rl train`.
+    train: &'static str,
+    /// Name of the exported files.
+    name: &'static str,
+    gymnasium: &'static str,
+    /// Hidden layers and activation, for a network of PyTorch.
+    network: &'static str,
+}
+
+const POLICIES: [Leaving; 3] = [
+    Leaving { train: "cartpole", name: "cartpole", gymnasium: "CartPole-v1", network: "64,64 tanh" },
+    Leaving { train: "pendulum --algo sac", name: "pendulum", gymnasium: "Pendulum-v1", network: "256,256 relu" },
+    Leaving { train: "gym:LunarLander-v3", name: "lander", gymnasium: "LunarLander-v3", network: "64,64 tanh" },
+];
+
+/// Trains, exports, acts and plays; then compares bits of all presets.
+pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
+    let python = peers_python(study.root, "target/peers-export", "requirements-export.txt")?;
+    let study = &Study { root: study.root, name: study.name, python };
+    let mut text = study.head(
+        "Exported policies",
+        &format!(
+            "Nanoseconds of a greedy action, one observation at a time, on one thread: medians of {ROUNDS} interleaved rounds, with the lowest and the\n\
+             highest. PyTorch runs a network of the same sizes.\n"
+        ),
+    );
+    let dir = study.root.join("target/study-export");
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir)?;
+    let mut returns = String::new();
+    for case in &POLICIES {
+        act_and_play(study, case, &dir, &mut text, &mut returns)?;
+    }
+    let _ = writeln!(
+        text,
+        "\nReturns of {EPISODES} greedy episodes, with their standard deviation: `rl eval` in our environment or in workers, and `tools/play_onnx.py`, which is\n\
+         Gymnasium, NumPy and ONNX Runtime.\n\n| environment | rl eval | ONNX Runtime |\n|---|---|---|\n{returns}"
+    );
+    compare_bits(study, &mut text)?;
+    study.write(&text, None)
+}
+
+fn act_and_play(study: &Study<'_>, case: &Leaving, dir: &Path, text: &mut String, returns: &mut String) -> Result<()> {
+    let Leaving { train, name, gymnasium, network } = case;
+    study.train(train, 0)?;
+    let saved = study.root.join("target/study-runs");
+    for (form, extension) in [("c", "c"), ("onnx", "onnx")] {
+        let out = dir.join(format!("{name}.{extension}"));
+        last_line(study.rl().args(["export", "--json", "--as", form]).arg(&saved).arg("--out").arg(&out))?;
+    }
+    let times = study.peer("acting.py", &format!("{} {name} {network} {ROUNDS}", dir.display()))?;
+    let times = times.as_object().context("times by program")?;
+    if text.lines().all(|line| !line.starts_with('|')) {
+        let names: Vec<_> = times.keys().map(String::as_str).collect();
+        let _ = writeln!(text, "| policy | {} |\n|---|{}", names.join(" | "), "---|".repeat(names.len()));
+    }
+    let cell = |spread: &serde_json::Value| {
+        let of = |i: usize| spread[i].as_f64().unwrap_or(f64::NAN);
+        format!("{:.0} ({:.0} to {:.0})", of(0), of(1), of(2))
+    };
+    let cells: Vec<_> = times.values().map(cell).collect();
+    let _ = writeln!(text, "| {gymnasium}, {network} | {} |", cells.join(" | "));
+    let ours = last_line(study.rl().args(["eval", "--json", "--episodes", &EPISODES.to_string()]).arg(&saved))?;
+    let number = |key: &str| ours[key].as_f64().with_context(|| key.to_string());
+    let script = study.root.join("tools/play_onnx.py");
+    let model = dir.join(format!("{name}.onnx"));
+    let mut play = Command::new(&study.python);
+    let played = run(play.arg(script).arg(model).args([gymnasium, "--episodes", &EPISODES.to_string()]))?;
+    let played = played.lines().last().unwrap_or_default();
+    let _ = writeln!(returns, "| {gymnasium} | {:.1} +- {:.1} | {played} |", number("return_mean")?, number("return_std")?);
+    Ok(())
+}
+
+/// Runs the test of all presets, and sums up what it prints.
+fn compare_bits(study: &Study<'_>, text: &mut String) -> Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo.args([
+        "test",
+        "--release",
+        "-p",
+        "rl-runtime",
+        "--test",
+        "program",
+        "on_observations_of_rollouts",
+        "--",
+        "--nocapture",
+    ]);
+    let said = run(cargo.current_dir(study.root).env("RL_EXPORT_ALL", "1").env("RL_EXPORT_N", OBSERVATIONS))?;
+    // "cartpole ppo: 1000 observations, gcc -O2: 0 differ, 0.1 s"
+    let mut targets: Vec<(&str, usize, Vec<usize>)> = Vec::new();
+    for line in said.lines().filter(|line| line.contains(" 0 differ, ")) {
+        let (_, rest) = line.split_once(": ").context("a preset")?;
+        let (n, rest) = rest.split_once(" observations, ").context("observations")?;
+        let (target, _) = rest.rsplit_once(": ").context("a target")?;
+        let n = n.parse()?;
+        match targets.iter_mut().find(|row| row.0 == target) {
+            Some((_, presets, all)) => {
+                *presets += 1;
+                all.push(n);
+            }
+            None => targets.push((target, 1, vec![n])),
+        }
+    }
+    let _ = writeln!(
+        text,
+        "Observations of rollouts on which actions, drawn and greedy, and the network's outputs have the bits of the run, by compiler: presets of built-in\n\
+         environments, the observations of each, and the differing ones. Slow targets see fewer.\n\n\
+         | target | presets | observations of each | differing |\n|---|---|---|---|"
+    );
+    for (target, presets, mut all) in targets {
+        all.sort_unstable();
+        let _ = writeln!(text, "| `{target}` | {presets} | {} to {} | 0 |", all[0], all[all.len() - 1]);
+    }
+    Ok(())
+}
