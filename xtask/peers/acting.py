@@ -77,9 +77,10 @@ def main():
     options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(directory / f"{name}.onnx", options)
     obs_len = session.get_inputs()[0].shape[1]
-    discrete = session.get_outputs()[0].type == "tensor(int64)"
+    outputs = {output.name: output for output in session.get_outputs()}
+    discrete = outputs["action"].type == "tensor(int64)"
     obs = np.zeros((1, obs_len), np.float32)
-    n_out = session.get_outputs()[1].shape[1]
+    n_out = sum(output.shape[1] for name, output in outputs.items() if name != "action")
     sizes = [obs_len, *hidden]
     layers = []
     for n_in, n in zip(sizes, sizes[1:]):
