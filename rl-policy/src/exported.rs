@@ -20,7 +20,7 @@ pub struct Input {
     pub shape: Vec<usize>,
     /// Number of frames that an observation stacks along its first axis, oldest first.
     pub frames: usize,
-    /// Factor of bytes; `None` for elements that are f32.
+    /// Scale of byte observations; `None` for elements that are f32.
     pub bytes: Option<f32>,
     /// Mean and inverse standard deviation of each element, (D) each.
     ///
@@ -35,13 +35,13 @@ pub struct Input {
 /// One layer with its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
-    /// Products of the layer.
+    /// Kind of the layer.
     pub kind: LayerKind,
     /// Weights, (terms, outputs): terms in the order of summation.
     pub weight: Vec<f32>,
     /// Biases, (outputs).
     pub bias: Vec<f32>,
-    /// Function of each output.
+    /// Activation of each output.
     pub activation: Activation,
 }
 
@@ -120,7 +120,7 @@ pub enum Head {
         /// Least and greatest action, (A) each.
         bounds: [Vec<f32>; 2],
     },
-    /// Outputs are actions before their tanh, which is scaled to the bounds.
+    /// Outputs are pre-tanh actions; the tanh is scaled to the bounds.
     Deterministic {
         /// Least and greatest action, (A) each.
         bounds: [Vec<f32>; 2],
@@ -188,7 +188,7 @@ impl Head {
         }
     }
 
-    /// Number of legal flags that the environment gives; 0 without masks.
+    /// Length of the action mask; 0 without masks.
     #[must_use]
     pub fn mask_len(&self) -> usize {
         match self {
@@ -210,6 +210,9 @@ impl Exported {
     #[must_use]
     pub fn multiply_adds(&self) -> usize {
         let of = |layer: &Layer| layer.weight.len() * layer.n_out() / layer.bias.len().max(1);
-        self.layers.iter().map(of).sum()
+        // A category reads one row of the weights.
+        let gathers = if self.input.categories.is_empty() { None } else { self.layers.first() };
+        let saved = gathers.map_or(0, |layer| of(layer) - self.input.len() * layer.n_out());
+        self.layers.iter().map(of).sum::<usize>() - saved
     }
 }

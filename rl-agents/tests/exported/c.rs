@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use rl_policy::write::c::{Sources, Vectors, c};
+use rl_policy::write::c::{Sources, TestVectors, c};
 use rl_policy::{Head, Obs, Policy as Loaded, write};
 
 use crate::cases::{Case, Seen, cases};
@@ -12,7 +12,6 @@ use crate::compiled::{Streams, targets};
 
 #[test]
 fn a_policy_in_c_acts_as_the_original() {
-    const N: usize = 300;
     const N_TESTED: usize = 64;
     let targets = targets();
     if targets.is_empty() {
@@ -26,18 +25,20 @@ fn a_policy_in_c_acts_as_the_original() {
         let exported = policy.exported(&spaces).unwrap();
         let file = write::file(&exported);
         let loaded = Loaded::new(&file).unwrap();
-        let (d, m, seen) = (loaded.obs_len(), loaded.mask_len(), Seen::of(&spaces, N));
+        // Enough draws of small policies to cover the range of logarithms.
+        let n = (20_000_000 / exported.multiply_adds()).clamp(100, 20_000);
+        let (d, m, seen) = (loaded.obs_len(), loaded.mask_len(), Seen::of(&spaces, n));
         let obs = |i: usize| {
             if loaded.reads_bytes() { Obs::U8(&seen.bytes[i * d..][..d]) } else { Obs::F32(&seen.floats[i * d..][..d]) }
         };
         let mut memory = vec![0.0; loaded.memory_len()];
         let outputs: Vec<f32> = (0..N_TESTED).flat_map(|i| loaded.outputs(obs(i), &mut memory).unwrap().to_vec()).collect();
         let (floats, bytes) = (&seen.floats[..N_TESTED * d], &seen.bytes[..N_TESTED * d]);
-        let Sources { header, source, .. } = c(&exported, name, &Vectors { n: N_TESTED, floats, bytes, outputs: &outputs });
+        let Sources { header, source, .. } = c(&exported, name, &TestVectors { n: N_TESTED, floats, bytes, outputs: &outputs });
         std::fs::write(dir.join(format!("{name}.h")), header).unwrap();
         std::fs::write(dir.join(format!("{name}.c")), source).unwrap();
         let mut streams = Streams::new(loaded, !matches!(exported.head, Head::Values { .. } | Head::Deterministic { .. }));
-        (0..N).for_each(|i| streams.push(obs(i), &seen.masks[i * m..(i + 1) * m]));
+        (0..n).for_each(|i| streams.push(obs(i), &seen.masks[i * m..(i + 1) * m]));
         for target in &targets {
             streams.check(&dir, name, target, exported.multiply_adds());
         }

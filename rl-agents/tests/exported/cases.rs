@@ -81,6 +81,7 @@ pub(crate) fn cases() -> Vec<Case> {
         actor_critic("clipped", vector(3), open, &net(&[32])),
         actor_critic("pictures", pixels(4), discrete(6, false), &conv),
         actor_critic("one_plane", pixels(1), discrete(6, true), &NetConfig { normalize_obs: true, ..conv.clone() }),
+        actor_critic("few_bytes", Space::bytes(&[7], 10, 0.1), discrete(4, false), &normalized),
         actor_critic("bytes", Space::bytes(&[7], 10, 0.1), discrete(4, false), &relu),
         actor_critic("categories", vector(6).with_categories(&[0, 90, 3, 0, 40, 0]), discrete(4, false), &normalized),
         q_network("q", vector(8), discrete(4, true), &net(&[64, 64]), false),

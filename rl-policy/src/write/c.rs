@@ -5,7 +5,8 @@
 use std::fmt::Write as _;
 
 use crate::exported::{Activation, Exported, Head, Input, Layer, LayerKind};
-use crate::format::{LIMIT, LOG_STD_RANGE, MASKED};
+use crate::format::{LIMIT, LOG_STD_RANGE, MASKED, checksum};
+use crate::write::file;
 
 /// Length of a line of a table.
 const LINE: usize = 120;
@@ -17,18 +18,18 @@ pub struct Sources {
     pub header: String,
     /// Text of `name.c`.
     pub source: String,
-    /// Bytes of the memory that a caller gives.
+    /// Bytes of the memory, which the caller owns.
     pub memory_bytes: usize,
 }
 
-/// Observations to test the compiled policy with, and what it computes from them.
+/// Test observations with their outputs.
 #[derive(Clone, Copy, Debug)]
-pub struct Vectors<'a> {
+pub struct TestVectors<'a> {
     /// Number of observations.
     pub n: usize,
-    /// Observations (n, D) of numbers; empty where they are bytes.
+    /// Observations (n, D) of f32, or empty.
     pub floats: &'a [f32],
-    /// Observations (n, D) of bytes; empty where they are numbers.
+    /// Observations (n, D) of bytes, or empty.
     pub bytes: &'a [u8],
     /// Outputs of the network, (n, outputs).
     pub outputs: &'a [f32],
@@ -104,24 +105,27 @@ impl Memory {
 ///
 /// `name` is an [`identifier`]. With the macro `NAME_TEST` the source has a function that checks `vectors`.
 #[must_use]
-pub fn c(policy: &Exported, name: &str, vectors: &Vectors<'_>) -> Sources {
+pub fn c(policy: &Exported, name: &str, vectors: &TestVectors<'_>) -> Sources {
     let element = if policy.input.bytes.is_some() { "uint8_t" } else { "float" };
     let memory = Memory::of(policy);
     let memory_bytes = memory.bytes(policy.head.n_outputs(), if policy.input.bytes.is_some() { 1 } else { 4 });
-    let of = Of { policy, name, upper: name.to_ascii_uppercase(), element };
-    Sources { header: of.header(&memory, memory_bytes), source: of.source(vectors), memory_bytes }
+    let id = checksum(&file(policy));
+    let writer = Writer { policy, name, upper: name.to_ascii_uppercase(), element, id };
+    Sources { header: writer.header(&memory, memory_bytes), source: writer.source(vectors), memory_bytes }
 }
 
 /// A policy with its names.
-struct Of<'a> {
+struct Writer<'a> {
     policy: &'a Exported,
     name: &'a str,
     upper: String,
     /// Type of an observation's elements.
     element: &'static str,
+    /// Checksum that header and source share.
+    id: u32,
 }
 
-impl Of<'_> {
+impl Writer<'_> {
     fn is_discrete(&self) -> bool {
         matches!(self.policy.head, Head::Categorical { .. } | Head::Values { .. })
     }
@@ -141,7 +145,7 @@ impl Of<'_> {
     }
 
     fn header(&self, memory: &Memory, memory_bytes: usize) -> String {
-        let Self { policy, name, upper, element } = self;
+        let Self { policy, name, upper, element, id } = self;
         let Exported { about, input, layers, head } = policy;
         let about = about.replace("*/", "* /");
         let (weights, multiply_adds, n_layers) = (4 * policy.n_params(), policy.multiply_adds(), layers.len());
@@ -163,13 +167,21 @@ impl Of<'_> {
             Head::Squashed { .. } => "means, then logarithms of standard deviations",
             Head::Deterministic { .. } => "actions before the hyperbolic tangent",
         };
-        let kind = if self.is_discrete() { "a choice from each head" } else { "within the environment's bounds" };
-        let mask = if head.mask_len() > 0 { " mask: 1 for each legal action." } else { "" };
-        let stacked = if input.frames > 1 { " obs is the latest frame; the memory stacks them." } else { "" };
+        let kind = match (self.is_discrete(), head.action_len()) {
+            (true, 1) => "its index",
+            (true, _) => "an index for each head",
+            (false, _) => "numbers within the environment's bounds",
+        };
+        let mask = if head.mask_len() > 0 { "\n   mask[i] is not 0 if action i is legal." } else { "" };
+        let stacked = if input.frames > 1 {
+            "\n   obs is the latest frame: each call adds it to those in the memory, so act or sample once per step."
+        } else {
+            ""
+        };
         let sample = if self.draws() {
             format!(
-                "\n/* Draws an action, as the training does with this seed in this step of this environment. */\n\
-                 void {name}_sample{};\n",
+                "\n/* Samples an action from the seed, the environment and the step alone: count the steps of all episodes.\n   The \
+                 training samples the same. */\nvoid {name}_sample{};\n",
                 self.parameters(true)
             )
         } else {
@@ -180,8 +192,9 @@ impl Of<'_> {
             "\
 /* {about}
 
-   C99 without libraries. {n_layers} layers, {multiply_adds} multiply-adds an action; {weights} bytes of weights, {memory_bytes} bytes of
-   memory, which the caller gives. The outputs have the bits that they have in training, whatever the compiler and the machine. */
+   C99 without libraries: {n_layers} layers, {multiply_adds} multiply-adds per action, {weights} bytes of weights, {memory_bytes} bytes of memory,
+   which the caller owns, one for each agent. Outputs are bit-identical to those of `rl eval`, whatever the compiler and the machine,
+   where sums round to nearest and subnormal numbers are not flushed to zero. */
 #ifndef {upper}_H
 #define {upper}_H
 
@@ -198,24 +211,25 @@ enum {{
     {upper}_ACTION = {action_len},
     {upper}_OUTPUTS = {n_outputs}
 }};
+#define {upper}_ID {id}u
 
 typedef struct {{
 {members}}} {name}_memory;
 
-/* Bytes of a memory, for callers in other languages. */
+/* Size of {name}_memory in bytes, for callers in other languages. */
 uint32_t {name}_memory_bytes(void);
 
-/* Begins an episode. */
+/* Starts an episode: call it before the first action. */
 void {name}_reset({name}_memory *memory);
 
-/* Chooses the most likely action: {kind}.{mask}{stacked} */
+/* Computes the greedy action: {kind}.{mask}{stacked} */
 void {name}_act{act};
 {sample}
-/* Outputs of the network in the latest action: {outputs}. */
+/* Outputs of the network in the latest call: {outputs}. */
 const float *{name}_outputs(const {name}_memory *memory);
 
 #ifdef {upper}_TEST
-/* Number of test observations for which an output has other bits than in training. */
+/* Returns the number of built-in observations whose outputs have other bits than the exporter's: it must be 0. */
 int {name}_test({name}_memory *memory);
 #endif
 
@@ -231,9 +245,12 @@ int {name}_test({name}_memory *memory);
         )
     }
 
-    fn source(&self, vectors: &Vectors<'_>) -> String {
-        let Self { policy: Exported { input, layers, head, .. }, name, .. } = self;
-        let mut text = format!("#include \"{name}.h\"\n\n#include <float.h>\n\n");
+    fn source(&self, vectors: &TestVectors<'_>) -> String {
+        let Self { policy: Exported { input, layers, head, .. }, name, upper, id, .. } = self;
+        let mut text = format!(
+            "#include \"{name}.h\"\n\n#include <float.h>\n\n/* An array of negative length: the header is of another export. */\ntypedef \
+             char {name}_header_belongs_here[{upper}_ID == {id}u ? 1 : -1];\n\n"
+        );
         let mut add = |wanted: bool, part: &str| {
             if wanted {
                 text.push_str(part);
@@ -252,7 +269,8 @@ int {name}_test({name}_memory *memory);
         add(activated(Activation::Tanh), include_str!("c/tanh.c"));
         add(activated(Activation::Relu), include_str!("c/relu.c"));
         add(clamps, include_str!("c/clamp.c"));
-        add(!matches!(head, Head::Values { dueling: false, .. }), include_str!("c/times.c"));
+        let scales = input.bytes.is_some() && input.normalize.is_some();
+        add(scales || !matches!(head, Head::Values { dueling: false, .. }), include_str!("c/times.c"));
         add(self.draws() || is_squashed, include_str!("c/exponential.c"));
         add(self.draws(), include_str!("c/logarithm.c"));
         add(is_categorical, include_str!("c/choose.c"));
@@ -301,9 +319,11 @@ int {name}_test({name}_memory *memory);
 
     /// The network, from an observation to its outputs.
     fn forward(&self, text: &mut String) {
-        let Self { policy: Exported { input, layers, head, .. }, name, upper, element } = self;
+        let Self { policy: Exported { input, layers, head, .. }, name, upper, element, .. } = self;
         let d = input.len();
         let scaled = match input.bytes {
+            // Without a mean to subtract, no compiler can fuse the product.
+            Some(scale) if input.normalize.is_some() => format!("times((float)obs[i], {})", number(scale)),
             Some(scale) => format!("(float)obs[i] * {}", number(scale)),
             None => "obs[i]".into(),
         };
@@ -443,27 +463,27 @@ int {name}_test({name}_memory *memory);
     }
 
     /// The function that checks a compiled policy.
-    fn test(&self, text: &mut String, Vectors { n, floats: numbers, bytes, outputs }: &Vectors<'_>) {
-        let Self { policy: Exported { input, .. }, name, upper, element } = self;
+    fn test(&self, text: &mut String, TestVectors { n, floats: numbers, bytes, outputs }: &TestVectors<'_>) {
+        let Self { policy: Exported { input, .. }, name, upper, element, .. } = self;
         let d = input.len();
         let _ = writeln!(text, "#ifdef {upper}_TEST");
         if input.bytes.is_some() {
-            table(text, element, "test_obs", bytes.iter().map(u8::to_string));
+            table(text, element, "check_obs", bytes.iter().map(u8::to_string));
         } else {
-            floats(text, "test_obs", numbers);
+            floats(text, "check_obs", numbers);
         }
-        table(text, "uint32_t", "test_outputs", outputs.iter().map(|x| format!("{:#x}", x.to_bits())));
+        table(text, "uint32_t", "check_outputs", outputs.iter().map(|x| format!("{:#x}", x.to_bits())));
         let _ = write!(
             text,
             "int {name}_test({name}_memory *memory) {{
     int differing = 0, differs;
     uint32_t i, j;
     for (i = 0; i < {n}; i++) {{
-        forward(memory, test_obs + i * {d});
+        forward(memory, check_obs + i * {d});
         for (j = 0, differs = 0; j < {upper}_OUTPUTS; j++) {{
-            word output;
+            float_bits output;
             output.number = memory->outputs[j];
-            differs |= output.bits != test_outputs[i * {upper}_OUTPUTS + j];
+            differs |= output.bits != check_outputs[i * {upper}_OUTPUTS + j];
         }}
         differing += differs;
     }}

@@ -8,7 +8,7 @@ static void log_softmax(float *logits, uint32_t n) {
     for (i = 0; i < n; i++) logits[i] = logits[i] - max - sum;
 }
 
-/* Index of the greatest number, the first of equals. */
+/* Index of the greatest number, the first on ties. */
 static uint32_t greatest(const float *x, uint32_t n) {
     uint32_t i, best = 0;
     for (i = 1; i < n; i++) best = x[i] > x[best] ? i : best;

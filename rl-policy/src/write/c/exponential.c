@@ -1,12 +1,13 @@
+/* 2 to the power of e, from -126 to 127. */
 static float power_of_2(int32_t e) {
-    word power;
+    float_bits power;
     power.bits = (uint32_t)(e + 127) << 23;
     return power.number;
 }
 
 /* e to the power of x. */
 static float exponential(float x) {
-    word shifted;
+    float_bits shifted;
     float bounded = clamp(x, -104, 89), k, r, p;
     int32_t e;
     shifted.number = times(bounded, 1.442695f) + 12582912.0f;
@@ -20,5 +21,5 @@ static float exponential(float x) {
     p = (times(p, r * r) + r) + 1;
     e = (int32_t)(shifted.bits & 0x007fffffu) - 0x00400000;
     k = power_of_2((e - (e & 1)) / 2);
-    return x != x ? x : p * k * power_of_2(e - (e - (e & 1)) / 2);
+    return x != x ? x : times(p * k, power_of_2(e - (e - (e & 1)) / 2));
 }

@@ -1,16 +1,23 @@
-#if FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2
+#if FLT_MANT_DIG != 24 || DBL_MANT_DIG != 53
+#error "float and double must be those of IEEE 754"
+#endif
+#if FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16 && FLT_EVAL_METHOD != 32
 #error "float must be computed as float: compile with -msse2 -mfpmath=sse"
 #endif
-#ifdef __FAST_MATH__
-#error "-ffast-math changes the order of sums: compile without it"
+#if defined(__FAST_MATH__) || defined(_M_FP_FAST)
+#error "fast mathematics reorders sums: compile without -ffast-math, /fp:fast"
+#endif
+#if !defined(__GNUC__) || defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
 #endif
 
 typedef union {
     float number;
     uint32_t bits;
-} word;
+} float_bits;
 
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) || defined(__FP_FAST_FMAF)
+#if defined(__GNUC__) && \
+    (defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) || defined(__FP_FAST_FMAF))
 
 /* a * b + c, rounded once. */
 #define fused(a, b, c) __builtin_fmaf(a, b, c)
@@ -26,17 +33,17 @@ static inline void add_row(float *to, float x, const float *row, uint32_t m) {
 typedef union {
     double number;
     uint64_t bits;
-} wide;
+} double_bits;
 
-/* True if a sum may be a midpoint between two floats, or is subnormal: rounding it to double may have hidden on which side it is. */
-static inline int is_doubtful(wide sum) {
+/* True if rounding to double may have produced a midpoint between two floats, or the sum is subnormal. */
+static inline int is_doubtful(double_bits sum) {
     return (((uint32_t)sum.bits & 0x1fffffffu) == 0x10000000u) | (((uint32_t)(sum.bits >> 32) & 0x7fffffffu) < 0x38100000u);
 }
 
 /* a * b + c, rounded once. The product is exact; a doubtful sum is rounded to odd, so that rounding it to float is like rounding once. */
 static float fused(float a, float b, float c) {
     double product = (double)a * b, back, error;
-    wide sum;
+    double_bits sum;
     sum.number = product + c;
     if (is_doubtful(sum)) {
         back = sum.number - product;
@@ -48,7 +55,7 @@ static float fused(float a, float b, float c) {
 
 /* Adds x times a row of m <= 16 weights to sums, with one test for doubtful sums. */
 static inline void add_row(float *to, float x, const float *row, uint32_t m) {
-    wide sum[16];
+    double_bits sum[16];
     uint32_t j;
     int doubtful = 0;
     for (j = 0; j < m; j++) sum[j].number = (double)x * row[j] + to[j];

@@ -1,4 +1,4 @@
-/* A first layer in which each category of an element has a row of the weights. */
+/* A first layer with categories: each category of an element selects a row of the weights. */
 static void gather(float *x, const uint32_t *categories, uint32_t n_elements, uint32_t n_in, uint32_t *rows, const float *w,
                    const float *b, uint32_t n, float *y) {
     uint32_t i, first = 0, terms = 0;

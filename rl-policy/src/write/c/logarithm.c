@@ -2,7 +2,7 @@
 static float logarithm(float x) {
     static const float c[] = {7.0376836e-2f,  -1.151461e-1f, 1.1676999e-1f,  -1.2420141e-1f, 1.4249323e-1f,
                               -1.6668058e-1f, 2.0000715e-1f, -2.4999994e-1f, 3.333333e-1f};
-    word shifted, m;
+    float_bits shifted, m;
     float e, f, f2, p = c[0];
     int i;
     shifted.number = x;
@@ -12,6 +12,6 @@ static float logarithm(float x) {
     f = m.number - 1;
     f2 = f * f;
     for (i = 1; i < 9; i++) p = times(p, f) + c[i];
-    p = p * f * f2;
+    p = times(p * f, f2);
     return ((times(e, -2.1219444e-4f) + p) - times(0.5f, f2) + f) + times(e, 0.6933594f);
 }

@@ -1,6 +1,6 @@
 /* Square root of a normal number, rounded to nearest. */
 static float root(float x) {
-    word w;
+    float_bits w;
     uint64_t square, r = 0, with;
     int32_t exponent, bit;
     w.number = x;
@@ -16,14 +16,14 @@ static float root(float x) {
     return w.number;
 }
 
-/* Normal number `index` of a step: the sine or cosine half of a pair. */
+/* Standard normal sample `index` of a step (Box-Muller: even indices are sines, odd ones cosines). */
 static float normal(uint64_t seed, uint32_t env, uint64_t step, uint32_t index) {
     uint32_t words[4], quadrant, pair = index & 2;
     float radius, angle, k, r, r2, sine, cosine;
-    word shifted, result;
+    float_bits shifted, result;
     random_words(seed, env, step, index >> 2, words);
     radius = root(-2 * logarithm(1 - uniform(words[pair])));
-    angle = 6.2831855f * uniform(words[pair + 1]);
+    angle = times(6.2831855f, uniform(words[pair + 1]));
     shifted.number = times(angle, 0.63661975f) + 12582912.0f;
     quadrant = shifted.bits;
     k = shifted.number - 12582912.0f;

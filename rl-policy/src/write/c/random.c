@@ -1,7 +1,7 @@
-/* Words of a policy's stream of random numbers: Philox4x32-10. */
+/* Block of a step's random words: Philox4x32-10. */
 static void random_words(uint64_t seed, uint32_t env, uint64_t step, uint32_t block, uint32_t words[4]) {
     uint32_t key[2], round;
-    words[0] = env, words[1] = (uint32_t)step, words[2] = (uint32_t)(step >> 32), words[3] = 3u << 24 | block;
+    words[0] = env, words[1] = (uint32_t)step, words[2] = (uint32_t)(step >> 32), words[3] = (uint32_t)3 << 24 | block;
     key[0] = (uint32_t)seed, key[1] = (uint32_t)(seed >> 32);
     for (round = 0; round < 10; round++) {
         uint64_t a = (uint64_t)words[0] * 0xd2511f53u, b = (uint64_t)words[2] * 0xcd9e8d57u;

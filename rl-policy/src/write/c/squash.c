@@ -1,6 +1,6 @@
 /* Hyperbolic tangent of an action. */
 static float squash(float x) {
-    word w;
+    float_bits w;
     float x2 = x * x, p;
     uint32_t sign;
     w.number = x;

@@ -1,12 +1,13 @@
-/* Outputs of one position that are summed together, in registers. */
-enum { TOGETHER = 16 };
+/* Outputs that are summed together, in registers. */
+enum { BLOCK = 16 };
 
 /* Sums of m outputs: biases b, then terms in order, x[i] times row i, or rows[i], of the weights w, (terms, n).
 
-   Terms come in runs of `real`; in the order of summation a run has `padded` places. A sum of more than 96 places is made of sums of 32. */
+   A sum of more than 96 terms is made of sums of 32. Where those begin, the padding counts that the trainer has between runs of terms: each
+   run of `real` terms takes up `padded` places. */
 static inline void sums(const float *x, const uint32_t *rows, uint32_t terms, uint32_t places, uint32_t real, uint32_t padded,
                         const float *w, const float *b, uint32_t n, uint32_t m, float *y) {
-    float total[TOGETHER], part[TOGETHER];
+    float total[BLOCK], part[BLOCK];
     uint32_t i, j, run = 0, at = 0, latest = 0;
     for (j = 0; j < m; j++) total[j] = b[j], part[j] = 0;
     if (places <= 96) {
@@ -35,6 +36,6 @@ static inline void sums(const float *x, const uint32_t *rows, uint32_t terms, ui
 static void dense(const float *x, const uint32_t *rows, uint32_t terms, uint32_t places, uint32_t real, uint32_t padded,
                   const float *w, const float *b, uint32_t n, float *y) {
     uint32_t j = 0;
-    for (; j + TOGETHER <= n; j += TOGETHER) sums(x, rows, terms, places, real, padded, w + j, b + j, n, TOGETHER, y + j);
+    for (; j + BLOCK <= n; j += BLOCK) sums(x, rows, terms, places, real, padded, w + j, b + j, n, BLOCK, y + j);
     if (j < n) sums(x, rows, terms, places, real, padded, w + j, b + j, n, n - j, y + j);
 }

@@ -2,9 +2,9 @@
 static void activate_tanh(float *x, uint32_t n) {
     uint32_t i;
     for (i = 0; i < n; i++) {
-        word at, shifted, scale, top, bottom, yes, no;
+        float_bits at, shifted, scale, top, bottom, large, small;
         float z, k, r, p, magnitude;
-        uint32_t sign, far;
+        uint32_t sign, is_large;
         at.number = x[i];
         sign = at.bits & 0x80000000u;
         at.bits ^= sign;
@@ -21,18 +21,18 @@ static void activate_tanh(float *x, uint32_t n) {
         p = fused(p, r, 1.6666665e-1f);
         p = fused(p, r, 0.5f);
         p = fused(p, r * r, r);
-        scale.bits = (shifted.bits << 23) + (127u << 23);
-        far = magnitude > 0.55f ? 0xffffffffu : 0;
-        yes.number = fused(scale.number, p, scale.number);
-        no.number = fused(scale.number, p, scale.number - 1);
-        z = 1 + yes.number;
-        k = 2 + no.number;
-        yes.number *= -2;
-        no.number = -no.number;
-        top.bits = (yes.bits & far) | (no.bits & ~far);
-        yes.number = z, no.number = k;
-        bottom.bits = (yes.bits & far) | (no.bits & ~far);
-        at.number = (far ? 1.0f : 0.0f) + top.number / bottom.number;
+        scale.bits = (shifted.bits << 23) + ((uint32_t)127 << 23);
+        is_large = magnitude > 0.55f ? 0xffffffffu : 0;
+        large.number = fused(scale.number, p, scale.number);
+        small.number = fused(scale.number, p, scale.number - 1);
+        z = 1 + large.number;
+        k = 2 + small.number;
+        large.number *= -2;
+        small.number = -small.number;
+        top.bits = (large.bits & is_large) | (small.bits & ~is_large);
+        large.number = z, small.number = k;
+        bottom.bits = (large.bits & is_large) | (small.bits & ~is_large);
+        at.number = (is_large ? 1.0f : 0.0f) + top.number / bottom.number;
         at.bits = (at.bits & 0x7fffffffu) | sign;
         x[i] = at.number;
     }
