@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plays an ONNX policy in Gymnasium's own environment, with ONNX Runtime and numpy alone.
+"""Plays an ONNX policy in Gymnasium's own environment, with only ONNX Runtime and numpy.
 
     python3 tools/play_onnx.py policy.onnx CartPole-v1 --episodes 100
 
@@ -21,19 +21,34 @@ def flat(space, obs):
     """Returns an observation as the model reads it: numbers, categories from 0 on, or a picture with its channels in front."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        return np.concatenate([numbers(part, obs[key]) for key, part in parts])
+        return np.concatenate([numbers(part, obs[key]) for key, part in parts if key != "action_mask"])
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
         return np.ravel(obs - space.start)
     obs = np.asarray(obs)
-    is_channels_last = obs.dtype == np.uint8 and obs.ndim == 3 and obs.shape[2] < min(obs.shape[:2])
+    is_channels_last = is_picture(space) and obs.ndim == 3 and obs.shape[2] < min(obs.shape[:2])
     return obs.transpose(2, 0, 1) if is_channels_last else obs
 
 
-def numbers(space, obs):
-    """Returns a part of an observation; pictures among numbers are scaled."""
+def is_picture(space):
+    """Returns true for bytes from 0 to 255 in two or three dimensions."""
     is_bytes = isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
-    is_picture = is_bytes and np.all(space.low == 0) and np.all(space.high == 255)
-    return np.ravel(flat(space, obs)).astype(np.float32) / np.float32(255 if is_picture else 1)
+    return is_bytes and np.all(space.low == 0) and np.all(space.high == 255)
+
+
+def numbers(space, obs):
+    """Flattens one part of a Dict or Tuple observation; pictures are scaled."""
+    return np.ravel(flat(space, obs)).astype(np.float32) / np.float32(255 if is_picture(space) else 1)
+
+
+def legal(env, obs, info):
+    """Returns the flags of the legal actions, from where a training takes them."""
+    if "action_mask" in info:
+        return info["action_mask"]
+    if env.has_wrapper_attr("action_masks"):
+        return env.get_wrapper_attr("action_masks")()
+    if isinstance(obs, dict) and "action_mask" in obs:
+        return obs["action_mask"]
+    raise SystemExit("the policy needs a mask of the legal actions, which the environment does not give")
 
 
 class Policy:
@@ -53,7 +68,7 @@ class Policy:
         self.frames = [frame] * self.n_frames if first else [*self.frames[1:], frame]
         feed = {"obs": np.stack(self.frames).reshape(1, *self.shape)}
         if self.n_choices:
-            feed["mask"] = np.reshape(info.get("action_mask", np.ones(self.n_choices)), (1, -1)).astype(np.uint8)
+            feed["mask"] = np.reshape(legal(env, obs, info), (1, self.n_choices)).astype(np.uint8)
         (action,) = self.session.run(["action"], feed)[0]
         space = env.action_space
         if isinstance(space, spaces.Discrete):

@@ -1,4 +1,4 @@
-//! Acts: layers, head, action.
+//! Actions: layers, head, choice.
 
 use core::mem::swap;
 
@@ -23,7 +23,7 @@ pub enum Choice {
     Greedy,
     /// A random action, where the policy has a distribution; else the greedy one.
     ///
-    /// It is the action that the training's collector draws with this seed in this step of this environment.
+    /// It is the action that the trainer draws with this seed in this step of this environment.
     Sample {
         /// Seed of the random numbers.
         seed: u64,
@@ -34,7 +34,7 @@ pub enum Choice {
     },
 }
 
-/// An action, to be written.
+/// Output buffer of an action.
 #[derive(Debug)]
 pub enum Action<'a> {
     /// A choice from each head.

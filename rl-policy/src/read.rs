@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::format::{self, MAGIC, VERSION, checksum};
 
-/// Largest length of anything in a file.
+/// Maximum length of a field.
 const MAX_LEN: usize = 1 << 28;
 
 /// Error of a file or of a call.
@@ -85,7 +85,7 @@ impl<'a> Words<'a> {
         self.take(1).map(|words| u32::from_le_bytes(words[0]))
     }
 
-    /// A length from 1 on.
+    /// A length of 1 or more.
     fn len(&mut self) -> Result<usize, Error> {
         let n = self.u32()? as usize;
         if (1..=MAX_LEN).contains(&n) { Ok(n) } else { Err(Error::Contents) }
@@ -123,7 +123,7 @@ pub(crate) fn inputs_of(n_categories: &[u8; 4]) -> u32 {
     u32::from_le_bytes(*n_categories).max(1)
 }
 
-/// StoredHead of a policy.
+/// Head of a policy, as stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StoredHead<'a> {
     Categorical { sizes: &'a [[u8; 4]], masked: bool },

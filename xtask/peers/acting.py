@@ -1,4 +1,4 @@
-"""Time of an action, one observation at a time: acting.py DIRECTORY NAME HIDDEN ACTIVATION ROUNDS
+"""Measures the latency of an action, one observation at a time: acting.py DIRECTORY NAME HIDDEN ACTIVATION ROUNDS
 
 DIRECTORY has NAME.c, NAME.h and NAME.onnx of `rl export`. HIDDEN is a list such as 64,64. Compiles the C source with two sets of flags, and
 acts in turn with each program, with ONNX Runtime and with a network of PyTorch of the same sizes, all on one thread. Prints nanoseconds by program.

@@ -147,7 +147,7 @@ pub trait Policy: CopyPolicy + Send + Sync {
     /// Returns the parameters, statistics and version for a checkpoint.
     fn weights(&self) -> Weights<'_>;
 
-    /// Returns the policy as data for other programs, if it can leave.
+    /// Returns the policy as data for other programs, if it can be exported.
     ///
     /// `spaces` are those that it was created for.
     fn exported(&self, spaces: &Spaces) -> Option<Exported> {

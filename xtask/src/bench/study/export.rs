@@ -18,7 +18,7 @@ const EPISODES: usize = 100;
 /// Observations of each preset, on targets that are fast enough.
 const OBSERVATIONS: &str = "1000000";
 
-/// A run whose policy acts elsewhere.
+/// A run to export.
 struct Leaving {
     /// Arguments of `rl train`.
     train: &'static str,

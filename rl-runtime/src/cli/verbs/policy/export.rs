@@ -17,21 +17,21 @@ use crate::file::{self, Draft};
 use crate::run::checkpoint::SavedPolicy;
 use crate::{Error, print};
 
-/// Observations that the exported policy is checked with.
+/// Number of checked observations.
 const N_CHECKED: usize = 64;
 /// Greatest difference by rounding, relative to an action above 1.
 const ROUNDING: f32 = 1e-4;
-/// Time in which actions are counted.
+/// Duration of the timing loop.
 const MEASURED: Duration = Duration::from_millis(100);
 
-/// Form of an exported policy.
+/// Format of an exported policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Export {
-    /// For ONNX Runtime, browsers and others; equal up to their rounding
+    /// ONNX model; equal up to rounding
     Onnx,
-    /// A C99 source and its header, without libraries; the same bits
+    /// C99 source and header without libraries; the same bits
     C,
-    /// A file for the crate rl-policy, which needs no standard library; the same bits
+    /// File for the crate rl-policy, with or without the standard library; the same bits
     Rust,
 }
 
@@ -41,15 +41,15 @@ Examples:
   rl export runs/cartpole-ppo-seed0-1 --as onnx --out cartpole.onnx
   rl export runs/cartpole-ppo-seed0-1 --as c --out cartpole.c --best   # and cartpole.h
 
-The exported policy does all that `rl eval` does to an observation and to an action. docs/export.md uses it in C, Rust, Python and a
-browser.")]
+The exported policy acts as `rl eval` does, from the observation to the action of the environment. docs/export.md uses it in C, Rust, Python
+and a browser.")]
 pub(crate) struct ExportArgs {
     /// The directory of a run, or of one of its checkpoints
     path: PathBuf,
     /// Take the checkpoint with the best evaluation instead of the newest
     #[arg(long)]
     best: bool,
-    /// Form of the exported policy
+    /// Format of the exported policy
     #[arg(long = "as")]
     form: Export,
     /// File to write, for C with a header beside it [default: named by environment]
