@@ -31,7 +31,7 @@ enum Export {
     Onnx,
     /// C99 source and header without libraries; the same bits
     C,
-    /// File for the crate rl-policy, with or without the standard library; the same bits
+    /// File for the crate rl-policy, also without std; the same bits
     Rust,
 }
 
