@@ -469,6 +469,21 @@ fn a_whole_checkpoint_is_not_advised_to_be_removed_where_the_environment_has_cha
 }
 
 #[test]
+fn a_checkpoint_of_an_algorithm_of_another_program_is_not_called_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    train(&run_dir, "ppo", &["steps=64"]);
+    let saved = newest(&run_dir);
+    let config = fs::read_to_string(saved.join("config.toml")).unwrap();
+    let other = config.replace("algo = \"ppo\"", "algo = \"mine\"").replace("[ppo]", "[mine]");
+    assert_ne!(config, other);
+    forge(&saved, "config.toml", Some(other.as_bytes()));
+    let (code, _, err) = run(&["eval", text(&saved)]);
+    assert!(code == 3 && err.contains("\"mine\"") && err.contains("use the program that has saved it"), "{code}: {err}");
+    assert!(!err.contains("damaged") && !err.contains("remove this directory"), "{err}");
+}
+
+#[test]
 fn forged_and_odd_files_are_refused_without_waiting() {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().join("run");

@@ -137,7 +137,8 @@ pub fn copy(from: &Path, dir: &Path, env_steps: u64) -> Result<(), Error> {
         fs::rename(&temporary, &target)?;
         sync_dir(dir)
     };
-    copy().map_err(Error::io(&target))
+    let remove = |_: &io::Error| drop(fs::remove_dir_all(&temporary));
+    copy().inspect_err(remove).map_err(Error::io(&target))
 }
 
 /// Copies the best checkpoint of `from` to `dir` if not newer than `env_steps`.
@@ -251,4 +252,25 @@ fn prune(dir: &Path, keep: usize, after_step: AfterStep<'_>) -> Result<Vec<Error
         stuck.extend(removed.map_err(Error::io(old)).err());
     }
     Ok(stuck)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_fails_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir(&from).unwrap();
+        // A manifest whose files are lost.
+        let lost = serde_json::json!({"bytes": 1, "blake3": ""});
+        let files: serde_json::Map<_, _> =
+            [CONFIG, OPTIMIZER, PARAMS, STATE].map(|name| (name.to_string(), lost.clone())).into_iter().collect();
+        let manifest = serde_json::json!({"format": FORMAT, "files": files});
+        fs::write(from.join(MANIFEST), manifest.to_string()).unwrap();
+        let error = copy(&from, &to, 7).unwrap_err();
+        assert!(matches!(error, Error::Io { .. }), "{error}");
+        assert_eq!(fs::read_dir(&to).unwrap().count(), 0);
+    }
 }
