@@ -107,6 +107,8 @@ fn compare_bits(study: &Study<'_>, text: &mut String) -> Result<()> {
         "--",
         "--nocapture",
     ]);
+    // The loader needs the processor's multiply-adds for so many observations.
+    cargo.env("RUSTFLAGS", "-C target-cpu=native");
     let said = run(cargo.current_dir(study.root).env("RL_EXPORT_ALL", "1").env("RL_EXPORT_N", OBSERVATIONS))?;
     // "cartpole ppo: 1000 observations, gcc -O2: 0 differ, 0.1 s"
     let mut targets: Vec<(&str, usize, Vec<usize>)> = Vec::new();
