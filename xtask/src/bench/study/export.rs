@@ -96,17 +96,8 @@ fn act_and_play(study: &Study<'_>, case: &Leaving, dir: &Path, text: &mut String
 /// Runs the test of all presets, and sums up what it prints.
 fn compare_bits(study: &Study<'_>, text: &mut String) -> Result<()> {
     let mut cargo = Command::new("cargo");
-    cargo.args([
-        "test",
-        "--release",
-        "-p",
-        "rl-runtime",
-        "--test",
-        "program",
-        "on_observations_of_rollouts",
-        "--",
-        "--nocapture",
-    ]);
+    cargo.args(["test", "--release", "--package", "rl-runtime", "--test", "program", "--target-dir"]);
+    cargo.arg(study.root.join("target/native")).args(["on_observations_of_rollouts", "--", "--nocapture"]);
     // The loader needs the processor's multiply-adds for so many observations.
     cargo.env("RUSTFLAGS", "-C target-cpu=native");
     let said = run(cargo.current_dir(study.root).env("RL_EXPORT_ALL", "1").env("RL_EXPORT_N", OBSERVATIONS))?;
