@@ -98,7 +98,7 @@ fn compare_bits(study: &Study<'_>, text: &mut String) -> Result<()> {
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--release", "--package", "rl-runtime", "--test", "program", "--target-dir"]);
     cargo.arg(study.root.join("target/native")).args(["on_observations_of_rollouts", "--", "--nocapture"]);
-    // The loader needs the processor's multiply-adds for so many observations.
+    // Software multiply-adds take ten times as long.
     cargo.env("RUSTFLAGS", "-C target-cpu=native");
     let said = run(cargo.current_dir(study.root).env("RL_EXPORT_ALL", "1").env("RL_EXPORT_N", OBSERVATIONS))?;
     // "cartpole ppo: 1000 observations, gcc -O2: 0 differ, 0.1 s"
