@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rl_agents::{CollectorState, Layout, Policy, Snapshot};
 use rl_buffer::memory;
@@ -25,9 +25,11 @@ use crate::{Config, Error, Progress};
 const MAX_MANIFEST: u64 = 1 << 16;
 /// Maximum size of a configuration, which takes a few kilobytes.
 const MAX_CONFIG: u64 = 1 << 20;
-/// Maximum lookups of the newest checkpoint if it vanishes while it is read.
-const MAX_LOOKUPS: u32 = 20;
-/// Pause before a checkpoint that lacks files is looked up again.
+/// Time in which a run's newest checkpoint is looked up again if it vanishes.
+const LOOKUP_TIME: Duration = Duration::from_secs(5);
+/// Time after which a checkpoint that lacks files is a broken one.
+const VANISHING: Duration = Duration::from_millis(100);
+/// Pause before another lookup.
 const LOOKUP_PAUSE: Duration = Duration::from_millis(5);
 
 /// Opens a file of a checkpoint; returns its size, too.
@@ -258,20 +260,21 @@ fn newest<T>(path: &Path, best: bool, load: impl Fn(&Opened<'_>) -> Result<T, Un
         load(opened)
     };
     let mut chosen = choose(path, best)?;
-    for _ in 0..MAX_LOOKUPS {
-        match read(&chosen, load) {
-            Err(error) => match choose(path, best)? {
-                // A listing may name a directory that is removed a moment later, file by file.
-                again if again == chosen && [MANIFEST, CONFIG, PARAMS, STATE].iter().all(|file| chosen.join(file).exists()) => {
-                    return Err(error);
-                }
-                again if again == chosen => std::thread::sleep(LOOKUP_PAUSE),
-                again => chosen = again,
-            },
+    let begin = Instant::now();
+    let mut since = begin;
+    loop {
+        let error = match read(&chosen, load) {
+            Err(error) if begin.elapsed() < LOOKUP_TIME => error,
             loaded => return loaded,
+        };
+        let is_whole = [MANIFEST, CONFIG, PARAMS, STATE].iter().all(|file| chosen.join(file).exists());
+        match choose(path, best) {
+            Ok(again) if again != chosen => (chosen, since) = (again, Instant::now()),
+            // A listing may name a directory that is removed a moment later, file by file, or miss one that is renamed meanwhile.
+            _ if is_whole || since.elapsed() > VANISHING => return Err(error),
+            _ => std::thread::sleep(LOOKUP_PAUSE),
         }
     }
-    read(&chosen, load)
 }
 
 /// Selects the checkpoint for `path`.

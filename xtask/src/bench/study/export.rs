@@ -119,7 +119,7 @@ fn compare_bits(study: &Study<'_>, text: &mut String) -> Result<()> {
     let _ = writeln!(
         text,
         "Observations of rollouts on which actions, drawn and greedy, and the network's outputs have the bits of the run, by compiler: presets of built-in\n\
-         environments, the observations of each, and the differing ones. Slow targets see fewer.\n\n\
+         environments, the observations of each, and the differing ones. Slow targets and large networks see fewer.\n\n\
          | target | presets | observations of each | differing |\n|---|---|---|---|"
     );
     for (target, presets, mut all) in targets {
