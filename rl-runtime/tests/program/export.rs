@@ -121,6 +121,7 @@ fn exported_policies_act_as_the_run_on_observations_of_rollouts() {
         let SavedPolicy { policy, entry, .. } =
             checkpoint::policy(&dir.join("run"), false, catalog::find(&env).unwrap()).unwrap();
         let mut collector = Collector::of(entry.slices(N_ENVS, 1, 1).unwrap(), &Pool::default(), 3).unwrap();
+        collector.remember(policy.state_len());
         let mut rollout = collector.rollout(N_STEPS).unwrap();
         let actions = entry.spaces().actions;
         let (d, m) = (loaded.obs_len(), loaded.mask_len());

@@ -16,7 +16,7 @@ const ROUNDS: usize = 5;
 /// Episodes of an evaluation, and of playing in Gymnasium.
 const EPISODES: usize = 100;
 /// Observations of each preset, on targets that are fast enough.
-const OBSERVATIONS: &str = "1000000";
+const OBSERVATIONS: &str = "100000";
 
 /// A run to export.
 struct Leaving {
