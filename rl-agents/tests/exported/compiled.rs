@@ -12,7 +12,7 @@ use rl_policy::{Action, Choice, Obs, Policy, stack};
 /// Steps of an episode, after which the frames of an observation begin again.
 const EPISODE: usize = 7;
 /// Multiply-adds of a program, weighted by their cost.
-const MAX_COST: usize = 8_000_000_000;
+const MAX_COST: usize = 3_000_000_000;
 /// Stream of the random actions: environment i draws with index i + 5.
 const SAMPLE: Choice = Choice::Sample { seed: 1 << 40 | 9, env: 5, step: 1 << 33 | 6 };
 

@@ -47,7 +47,7 @@ fn trained(dir: &Path, env: &str, algo: &str) {
     let steps = ["train", env, "--algo", algo, "--steps", "2_000", "--run-dir", "run", "--set", "eval_episodes=1"];
     let mut command = rl(&steps);
     command.args(["--set", "eval_max_steps=100"]).current_dir(dir);
-    if ["sac", "td3"].contains(&algo) {
+    if ["dqn", "sac", "td3"].contains(&algo) {
         command.args(["--set", &format!("{algo}.learning_starts=1_900")]); // few updates, which are slow in a test
     }
     let output = finish(&mut command);
