@@ -89,7 +89,8 @@ impl Original {
         loaded.act(obs, mask, rl_policy::Choice::Greedy, memory, Action::Discrete(&mut choice)).unwrap();
         assert_eq!(choice[0], self.discrete[i]);
         let outputs = loaded.outputs(obs, memory).unwrap();
-        if self.log_probs[i] == 0.0 {
+        // Action values have no log-probabilities; a single legal action has 0, too.
+        if self.log_probs.iter().all(|log_prob| *log_prob == 0.0) {
             assert_eq!(outputs[choice[0] as usize].to_bits(), self.values[i].to_bits());
         } else {
             log_softmax(outputs, mask);
