@@ -187,8 +187,8 @@ fn greatest(numbers: &[f32]) -> u32 {
 impl Policy<'_> {
     /// Computes the outputs of the network.
     ///
-    /// They are logits, action values, means, or means and logarithms of standard deviations, and are in `memory`, of
-    /// [`Policy::memory_len`] or more numbers.
+    /// The outputs are logits, action values or means; a squashed policy's logarithms of standard deviations follow its means.
+    /// `memory` has [`Policy::memory_len`] or more numbers, and holds the outputs.
     ///
     /// # Errors
     /// [`Error::Call`] if a length or a type differs.

@@ -129,21 +129,10 @@ pub enum Head {
 
 impl Input {
     /// Number of elements D of an observation.
+    #[expect(clippy::len_without_is_empty, reason = "observations are not containers")]
     #[must_use]
     pub fn len(&self) -> usize {
         self.shape.iter().product()
-    }
-
-    /// True if an observation has no elements, which no environment has.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Number of inputs of a first dense layer: each category has one.
-    #[must_use]
-    pub fn n_inputs(&self) -> usize {
-        if self.categories.is_empty() { self.len() } else { self.categories.iter().map(|&n| n.max(1) as usize).sum() }
     }
 }
 
@@ -167,6 +156,12 @@ impl Layer {
 }
 
 impl Head {
+    /// True if actions are drawn from a distribution.
+    #[must_use]
+    pub fn draws(&self) -> bool {
+        !matches!(self, Self::Values { .. } | Self::Deterministic { .. })
+    }
+
     /// Number of outputs of the last layer.
     #[must_use]
     pub fn n_outputs(&self) -> usize {

@@ -252,7 +252,7 @@ fn lengths_have_a_limit() {
 
 /// Changes words of a file.
 ///
-/// They are rather lengths and kinds than weights, and become numbers that are hard to parse.
+/// Prefers lengths and kinds to weights, and writes numbers that are hard to parse.
 fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
     // Most lengths come before most weights.
     let place = |rng: &mut Rng, bytes: &[u8]| {

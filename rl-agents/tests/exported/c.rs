@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use rl_policy::write::c::{Sources, TestVectors, c};
-use rl_policy::{Head, Obs, Policy as Loaded, write};
+use rl_policy::{Obs, Policy as Loaded, write};
 
 use crate::cases::{Case, Seen, cases};
 use crate::compiled::{Streams, targets};
@@ -37,7 +37,7 @@ fn a_policy_in_c_acts_as_the_original() {
         let Sources { header, source, .. } = c(&exported, name, &TestVectors { n: N_TESTED, floats, bytes, outputs: &outputs });
         std::fs::write(dir.join(format!("{name}.h")), header).unwrap();
         std::fs::write(dir.join(format!("{name}.c")), source).unwrap();
-        let mut streams = Streams::new(loaded, !matches!(exported.head, Head::Values { .. } | Head::Deterministic { .. }));
+        let mut streams = Streams::new(loaded, exported.head.draws());
         (0..n).for_each(|i| streams.push(obs(i), &seen.masks[i * m..(i + 1) * m]));
         for target in &targets {
             streams.check(&dir, name, target, exported.multiply_adds());

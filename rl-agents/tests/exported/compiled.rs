@@ -1,6 +1,6 @@
 //! Policies in C, compiled and run on observations from a file.
 //!
-//! They run on every target that this machine has a compiler for.
+//! Targets are those that this machine has compilers for.
 
 use std::fmt;
 use std::path::Path;

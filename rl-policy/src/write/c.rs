@@ -130,12 +130,7 @@ impl Writer<'_> {
         matches!(self.policy.head, Head::Categorical { .. } | Head::Values { .. })
     }
 
-    /// True if the policy has a distribution of actions.
-    fn draws(&self) -> bool {
-        !matches!(self.policy.head, Head::Values { .. } | Head::Deterministic { .. })
-    }
-
-    /// Parameters of a function that acts, from `first` on.
+    /// Parameters of the function that acts, or of the one that samples.
     fn parameters(&self, sampled: bool) -> String {
         let Self { name, upper, element, .. } = self;
         let mask = if self.policy.head.mask_len() > 0 { format!(", const uint8_t mask[{upper}_MASK]") } else { String::new() };
@@ -178,7 +173,7 @@ impl Writer<'_> {
         } else {
             ""
         };
-        let sample = if self.draws() {
+        let sample = if self.policy.head.draws() {
             format!(
                 "\n/* Samples an action from the seed, the environment and the step alone: count the steps of all episodes.\n   The \
                  training samples the same. */\nvoid {name}_sample{};\n",
@@ -271,11 +266,11 @@ int {name}_test({name}_memory *memory);
         add(clamps, include_str!("c/clamp.c"));
         let scales = input.bytes.is_some() && input.normalize.is_some();
         add(scales || !matches!(head, Head::Values { dueling: false, .. }), include_str!("c/times.c"));
-        add(self.draws() || is_squashed, include_str!("c/exponential.c"));
-        add(self.draws(), include_str!("c/logarithm.c"));
+        add(self.policy.head.draws() || is_squashed, include_str!("c/exponential.c"));
+        add(self.policy.head.draws(), include_str!("c/logarithm.c"));
         add(is_categorical, include_str!("c/choose.c"));
-        add(self.draws(), include_str!("c/random.c"));
-        add(self.draws() && !is_categorical, include_str!("c/normal.c"));
+        add(self.policy.head.draws(), include_str!("c/random.c"));
+        add(self.policy.head.draws() && !is_categorical, include_str!("c/normal.c"));
         add(is_squashed, include_str!("c/squash.c"));
         self.tables(&mut text);
         self.forward(&mut text);
@@ -300,9 +295,10 @@ int {name}_test({name}_memory *memory);
         match head {
             Head::Categorical { sizes, .. } => words(text, "sizes", sizes),
             Head::Values { .. } => {}
-            Head::Gaussian { bounds: [low, high], .. } => {
+            Head::Gaussian { bounds: [low, high], log_std } => {
                 floats(text, "low", low);
                 floats(text, "high", high);
+                floats(text, "log_std", log_std);
             }
             Head::Squashed { bounds: [low, high] } | Head::Deterministic { bounds: [low, high] } => {
                 let each = |f: fn(f32, f32) -> f32| low.iter().zip(high).map(|(&low, &high)| f(low, high)).collect::<Vec<_>>();
@@ -311,9 +307,6 @@ int {name}_test({name}_memory *memory);
                 floats(text, "middle", &each(|low, high| 0.5 * (low + high)));
                 floats(text, "half", &each(|low, high| 0.5 * (high - low)));
             }
-        }
-        if let Head::Gaussian { log_std, .. } = head {
-            floats(text, "log_std", log_std);
         }
     }
 
@@ -334,10 +327,9 @@ int {name}_test({name}_memory *memory);
         );
         if input.normalize.is_some() {
             let number = if input.categories.is_empty() { "" } else { "\n        if (categories[i] == 0) " };
-            let limit = number_of(LIMIT);
             let _ = writeln!(
                 text,
-                "    for (i = 0; i < {d}; i++) {number}memory->a[i] = clamp((memory->a[i] - mean[i]) * inv_std[i], -{limit}, {limit});"
+                "    for (i = 0; i < {d}; i++) {number}memory->a[i] = clamp((memory->a[i] - mean[i]) * inv_std[i], -{LIMIT}, {LIMIT});"
             );
         }
         let (mut from, mut to) = ("memory->a", "memory->b");
@@ -399,7 +391,7 @@ int {name}_test({name}_memory *memory);
     fn act(&self, text: &mut String) {
         let Self { policy: Exported { head, .. }, name, upper, .. } = self;
         let masked = head.mask_len() > 0;
-        for sampled in [false, true].into_iter().take(if self.draws() { 2 } else { 1 }) {
+        for sampled in [false, true].into_iter().take(if self.policy.head.draws() { 2 } else { 1 }) {
             let verb = if sampled { "sample" } else { "act" };
             let body = match head {
                 Head::Categorical { .. } => {
@@ -493,9 +485,4 @@ int {name}_test({name}_memory *memory);
 "
         );
     }
-}
-
-/// A whole number of C.
-fn number_of(x: f32) -> String {
-    format!("{x}")
 }

@@ -146,7 +146,8 @@ impl<'a> Opened<'a> {
         // A best checkpoint never has one.
         let lacks_replay = lacks_replay && self.manifest.return_mean.is_none();
         let entry = config.wrapped(entry);
-        Ok(SavedPolicy { path: self.dir.into(), config, entry, progress, policy, lacks_replay })
+        let params_hash = self.manifest.files[PARAMS].blake3.clone();
+        Ok(SavedPolicy { path: self.dir.into(), config, entry, progress, policy, params_hash, lacks_replay })
     }
 
     fn all(&self, layout: &Layout) -> Result<Checkpoint, Unusable> {
@@ -192,6 +193,8 @@ pub struct SavedPolicy {
     pub progress: Progress,
     /// The policy.
     pub policy: Box<dyn Policy>,
+    /// BLAKE3 of the file of its parameters.
+    pub params_hash: String,
     /// True if the replay memory is missing, so training cannot continue from here.
     pub lacks_replay: bool,
 }

@@ -13,7 +13,7 @@ use rl_policy::{Policy as Loaded, write};
 use serde_json::json;
 
 use crate::cli::envs::{Envs, saved_policy};
-use crate::file::{self, Draft};
+use crate::file::Draft;
 use crate::run::checkpoint::SavedPolicy;
 use crate::{Error, print};
 
@@ -63,10 +63,6 @@ const HEADERS: [&str; 24] = [
     "stdarg", "stdbool", "stddef", "stdint", "stdio", "stdlib", "string", "tgmath", "time", "wchar", "wctype",
 ];
 
-fn refused<T>(problem: String) -> Result<T, Error> {
-    Err(Error::Config { problems: vec![problem] })
-}
-
 /// Checks the name of a C source, whose stem its functions begin with.
 fn check_name(out: &Path) -> Result<(), Error> {
     let name = identifier(&out.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default());
@@ -75,7 +71,11 @@ fn check_name(out: &Path) -> Result<(), Error> {
     if out == source {
         return Ok(());
     }
-    refused(format!("--out {}: name it {}; the names of its functions begin with {name}_", out.display(), source.display()))
+    Err(Error::config(format!(
+        "--out {}: name it {}; the names of its functions begin with {name}_",
+        out.display(),
+        source.display()
+    )))
 }
 
 pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
@@ -96,22 +96,22 @@ pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode
     let spaces = entry.spaces();
     let of = path.display();
     let Some(mut exported) = policy.exported(&spaces) else {
-        return refused(format!("{of}: this policy cannot be exported: it does not implement Policy::exported"));
+        return Err(Error::config(format!("{of}: this policy cannot be exported: it does not implement Policy::exported")));
     };
     if exported.layers.iter().any(|layer| layer.weight.iter().chain(&layer.bias).any(|x| !x.is_finite())) {
-        return refused(format!("{of}: the policy has parameters that are not finite"));
+        return Err(Error::config(format!("{of}: the policy has parameters that are not finite")));
     }
-    exported.about = about(&saved)?;
+    exported.about = about(&saved);
     let file = write::file(&exported);
     let loaded = match Loaded::new(&file) {
-        Ok(loaded) if loaded.obs_len() == spaces.obs.len() => loaded,
-        _ => return refused(format!("{of}: the parts of its Policy::exported do not fit together")),
+        Ok(loaded) if fits(&spaces, &loaded) => loaded,
+        _ => return Err(Error::config(format!("{of}: the parts of its Policy::exported do not fit together"))),
     };
     let drawn = Drawn::new(&spaces, &loaded);
     let [n_differing, n_far] = drawn.n_differing(&**policy, &spaces, &loaded);
     if n_far > 0 {
         let why = "the exported policy would act differently; nothing is written";
-        return refused(format!("{of}: {why} ({n_far} of {N_CHECKED} random observations)"));
+        return Err(Error::config(format!("{of}: {why} ({n_far} of {N_CHECKED} random observations)")));
     }
     let mut bytes = vec![(out.display().to_string(), file.len())];
     let mut memory_bytes = None;
@@ -175,17 +175,23 @@ pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode
 }
 
 /// Origin of a policy, in words.
-fn about(SavedPolicy { path, config, entry, .. }: &SavedPolicy) -> Result<String, Error> {
-    let params = path.join("params.safetensors");
-    let (mut file, _) = file::open(&params).map_err(Error::io(&params))?;
-    let mut hasher = blake3::Hasher::new();
-    std::io::copy(&mut file, &mut hasher).map_err(Error::io(&params))?;
-    let hash = hasher.finalize();
+fn about(SavedPolicy { path, config, entry, params_hash, .. }: &SavedPolicy) -> String {
     let names: Vec<_> = path.iter().rev().take(3).map(|name| name.to_string_lossy()).collect();
     let checkpoint = names.into_iter().rev().collect::<Vec<_>>().join("/");
-    let version = env!("CARGO_PKG_VERSION");
-    let hash = &hash.to_string()[..16];
-    Ok(format!("{} by {}, {checkpoint} (BLAKE3 of its parameters: {hash}), rl {version}", entry.name, config.algo.name()))
+    let (hash, version) = (&params_hash[..16], env!("CARGO_PKG_VERSION"));
+    format!("{} by {}, {checkpoint} (BLAKE3 of its parameters: {hash}), rl {version}", entry.name, config.algo.name())
+}
+
+/// True if the loaded policy reads and writes what these spaces hold.
+fn fits(Spaces { obs, actions }: &Spaces, loaded: &Loaded<'_>) -> bool {
+    let action_len = match actions {
+        ActionSpace::Discrete { .. } => 1,
+        ActionSpace::MultiDiscrete { sizes } => sizes.len(),
+        ActionSpace::Continuous { low, .. } => low.len(),
+    };
+    let mask_len = if actions.masked() { actions.len() } else { 0 };
+    let found = (loaded.obs_len(), loaded.reads_bytes(), loaded.is_discrete(), loaded.action_len(), loaded.mask_len());
+    found == (obs.len(), obs.dtype() == Dtype::U8, actions.n_discrete().is_some(), action_len, mask_len)
 }
 
 /// Random observations, and the outputs of the network for them.
