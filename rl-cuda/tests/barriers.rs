@@ -69,9 +69,9 @@ fn a_narrow_network_without_one_of_its_barriers_is_a_race() {
         let mut params: Vec<_> = vec![machine.upload(&bytes(&chain)).to_le_bytes().into()];
         params.extend([3 * 1640, 4000, 3 * 4000].map(|n| floats(machine, n)));
         match kernel {
-            "narrow_forward" => {
+            "narrow_forward" | "narrow_forward_many" => {
                 params.extend([(); 2].map(|()| vec![0; 8]));
-                params.extend([m, 0, 0, 1].map(|word| bytes(&[word])));
+                params.extend([m, 0, 0, 1, 1].map(|word| bytes(&[word])));
             }
             _ => {
                 params.extend([4000, 3 * 1640].map(|n| floats(machine, n)));
@@ -81,7 +81,7 @@ fn a_narrow_network_without_one_of_its_barriers_is_a_race() {
         }
         run(machine, kernel, 128, &params)
     };
-    for kernel in ["narrow_forward", "narrow_gradient"] {
+    for kernel in ["narrow_forward", "narrow_forward_many", "narrow_gradient"] {
         assert!(check(ptx, kernel, |machine| launch(machine, kernel)) >= 2, "{kernel}");
     }
 }

@@ -67,6 +67,8 @@ pub(crate) struct DeviceNet {
     held: usize,
     /// Samples whose activations are held.
     holds: Range<usize>,
+    /// True if there is memory for gradients.
+    learns: bool,
 }
 
 /// Parts of a forward pass that may be left out.
@@ -171,6 +173,7 @@ impl DeviceNet {
             delta_places,
             narrow,
             held,
+            learns,
             holds: 0..0,
             chains,
             layers,
@@ -308,7 +311,7 @@ impl DeviceNet {
     ) -> Result<(), Error> {
         let (of, of_all) = (|len: usize| 0..samples.len() * len, |len: usize| samples.start * len..samples.end * len);
         self.holds = samples.clone();
-        let Self { convs, layers, chains, inputs, outputs, output_places, narrow, .. } = self;
+        let Self { convs, layers, chains, inputs, outputs, output_places, narrow, learns, .. } = self;
         let inputs = given.unwrap_or_else(|| inputs.view());
         if let Some(narrow) = narrow {
             let x = inputs.slice(of(layers[0].dense.n_in));
@@ -316,7 +319,8 @@ impl DeviceNet {
             let runs = [0..skipped, (skipped + 1).min(chains.len())..chains.len()];
             return runs.into_iter().filter(|run| !run.is_empty()).try_for_each(|run| {
                 let (outputs, first) = (outputs.view_mut(), samples.start);
-                let samples = NarrowSamples { params: *params, inputs: x, outputs, first, needed: needed.ended };
+                let needed = needed.ended;
+                let samples = NarrowSamples { params: *params, inputs: x, outputs, keeps: *learns, first, needed };
                 Ok(kernels.narrow_forward(stream, narrow, run, samples)?)
             });
         }

@@ -29,22 +29,80 @@ const u32 PARTS = 5; // policy loss, value loss, entropy, KL divergence, clipped
 const u32 LOSS_THREADS = 128;
 struct Nothing {};
 
-// Sums of the tiles of a minibatch, (parts, slices, tiles of a slice), from one number per sample: terms (parts, n). A tile is summed in
-// f32 in eight interleaved parts. One thread per tile.
-extern "C" __global__ void learner_tiles(const f32* terms, f64* tiles, Minibatch minibatch, u32 parts) {
-    u32 i = (u32)thread_number(), all = minibatch.slices * minibatch.tiles_of_slice;
-    if (i >= parts * all) return;
-    tiles[i] = tile_total(terms + (u64)(i / all) * minibatch.n, minibatch, i % all);
+const u32 LANES = 8; // of a tile
+
+// Numbers of a tile, one per sample.
+struct Tile {
+    const f32* x;
+    u32 len;
+
+    __device__ Tile(const f32* numbers, const Minibatch& minibatch, u32 index) {
+        u32 slice = index / minibatch.tiles_of_slice, tile = index % minibatch.tiles_of_slice;
+        u32 end = (u32)((u64)(slice + 1) * minibatch.n / minibatch.slices);
+        u32 begin = (u32)((u64)slice * minibatch.n / minibatch.slices) + tile * TILE;
+        len = begin >= end ? 0 : least(end - begin, TILE);
+        x = numbers + begin;
+    }
+};
+
+// Sums of the tiles of a minibatch, (parts, slices, tiles of a slice), from one number per sample: terms (parts, n). The twin of `total` in
+// rl-agents/src/learner/batch.rs: a tile is summed in f32 in eight interleaved parts, then the parts in order, then what is left of the
+// tile. Eight threads per tile.
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
+learner_tiles(const f32* terms, f64* tiles, Minibatch minibatch, u32 parts) {
+    __shared__ f32 sums[LOSS_THREADS];
+    Threads<Nothing, LOSS_THREADS> threads;
+    u32 all = minibatch.slices * minibatch.tiles_of_slice, first = blockIdx.x * (LOSS_THREADS / LANES);
+    auto tile_of = [&](u32 i) { return Tile(terms + (u64)(i / all) * minibatch.n, minibatch, i % all); };
+    threads.phase([&](u32 t, Nothing&) {
+        if (first + t / LANES >= parts * all) return;
+        Tile tile = tile_of(first + t / LANES);
+        f32 sum = 0.0f;
+#pragma unroll
+        for (u32 at = 0; at < TILE; at += LANES) {
+            if (at + LANES <= tile.len) {
+                sum += tile.x[at + t % LANES];
+            }
+        }
+        sums[t] = sum;
+    });
+    threads.each([&](u32 t, Nothing&) {
+        if (t % LANES > 0 || first + t / LANES >= parts * all) return;
+        Tile tile = tile_of(first + t / LANES);
+        f32 sum = sums[t], rest = 0.0f;
+        for (u32 lane = 1; lane < LANES; ++lane) {
+            sum += sums[t + lane];
+        }
+        for (u32 at = tile.len / LANES * LANES; at < tile.len; ++at) {
+            rest += tile.x[at];
+        }
+        tiles[first + t / LANES] = (f64)(sum + rest);
+    });
 }
-HOST_KERNEL(learner_tiles)
+HOST_PHASES(learner_tiles)
 
 const u32 SLICES = 16; // at most
+
+const u32 AT_ONCE = 16; // sums that are loaded before the first is added
 
 // Sum of a slice's tiles, in order.
 __device__ inline f64 slice_total(const f64* tiles, const Minibatch& minibatch) {
     f64 sum = 0.0;
+    u32 n = minibatch.tiles_of_slice, tile = 0;
+#pragma unroll 1
+    for (; tile + AT_ONCE <= n; tile += AT_ONCE) {
+        f64 x[AT_ONCE];
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; ++i) {
+            x[i] = tiles[tile + i];
+        }
+#pragma unroll
+        for (u32 i = 0; i < AT_ONCE; ++i) {
+            sum += x[i];
+        }
+    }
 #pragma unroll 8
-    for (u32 tile = 0; tile < minibatch.tiles_of_slice; ++tile) {
+    for (; tile < n; ++tile) {
         sum += tiles[tile];
     }
     return sum;

@@ -50,32 +50,6 @@ struct Minibatch {
     u32 n, slices, tiles_of_slice;
 };
 
-// Sum of the numbers of a tile, one per sample, in eight interleaved parts: the twin of `total` in rl-agents/src/learner/batch.rs.
-__device__ inline f64 tile_total(const f32* numbers, const Minibatch& minibatch, u32 index) {
-    u32 slice = index / minibatch.tiles_of_slice, tile = index % minibatch.tiles_of_slice;
-    u32 end = (u32)((u64)(slice + 1) * minibatch.n / minibatch.slices);
-    u32 begin = (u32)((u64)slice * minibatch.n / minibatch.slices) + tile * TILE;
-    u32 len = begin >= end ? 0 : end - begin < TILE ? end - begin : TILE;
-    const f32* x = numbers + begin;
-    f32 s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f, s4 = 0.0f, s5 = 0.0f, s6 = 0.0f, s7 = 0.0f;
-    u32 at = 0;
-    for (; at + 8 <= len; at += 8) {
-        s0 += x[at];
-        s1 += x[at + 1];
-        s2 += x[at + 2];
-        s3 += x[at + 3];
-        s4 += x[at + 4];
-        s5 += x[at + 5];
-        s6 += x[at + 6];
-        s7 += x[at + 7];
-    }
-    f32 rest = 0.0f;
-    for (; at < len; ++at) {
-        rest += x[at];
-    }
-    return (f64)(s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7 + rest);
-}
-
 // Sums by a tree: neighbours, then neighbouring sums, until one is left; of a power of two up to 16.
 template <class T>
 struct Tree {

@@ -258,9 +258,12 @@ mod tests {
         let layer = NarrowLayer { layer: DenseLayer { n_in: 1, n_out: 1, activation }, params: 0, outputs: 0, deltas: 0 };
         let narrow = NarrowNet::new(device, vec![vec![layer]])?.unwrap();
         let params = others.view();
-        let outputs = floats.view_mut();
-        let samples = NarrowSamples { params, inputs: number.slice(0..1), outputs, first: 0, needed: None };
-        kernels.narrow_forward(stream, &narrow, 0..1, samples)?;
+        let many = Buffer::<f32>::zeros(device, 1 << 14)?;
+        let mut outputs = Buffer::zeros(device, many.len())?;
+        for inputs in [number.slice(0..1), many.view()] {
+            let samples = NarrowSamples { params, inputs, outputs: outputs.view_mut(), keeps: true, first: 0, needed: None };
+            kernels.narrow_forward(stream, &narrow, 0..1, samples)?;
+        }
         let numbers = NarrowNumbers { params, inputs: number.slice(0..1), outputs: params, deltas: params, held: 0, first: 0 };
         kernels.narrow_gradient(stream, &narrow, &slices, numbers, &floats.view_mut())?;
         let many = Buffer::<f32>::zeros(device, 300)?;

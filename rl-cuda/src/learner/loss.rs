@@ -229,7 +229,7 @@ impl LearnerKernels {
         let args = Args::new().push_long(terms.address()).push_long(tiles.address());
         let args = args.push(&slices.minibatch()).push(&[parts as u32]);
         // SAFETY: the parameters are those of `learner_tiles`; the callers checked the lengths.
-        unsafe { self.tiles.launch(stream, tiles.len() as u64, BLOCK, args) }
+        unsafe { self.tiles.launch(stream, 8 * tiles.len() as u64, BLOCK, args) }
     }
 
     /// Sums the gradient of the logarithms of standard deviations, (A).

@@ -15,6 +15,10 @@ const WIDTH: usize = 64;
 const LAYERS: usize = 4;
 /// Samples that a block takes forward.
 const SAMPLES: usize = 32;
+/// Number of samples from which on a block takes twice as many.
+///
+/// Then there are blocks enough to fill a device, and larger ones read less from shared memory.
+const MANY: usize = 1 << 14;
 
 /// Layer of a chain, with the places of its first numbers.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +51,8 @@ pub struct NarrowSamples<'a> {
     pub inputs: View<'a, f32>,
     /// Outputs of all layers.
     pub outputs: ViewMut<'a, f32>,
+    /// True if the outputs of all layers are written, false for those of the chains' last layers alone.
+    pub keeps: bool,
     /// First sample's place among the outputs of the chains' last layers.
     pub first: usize,
     /// Two flags of each sample, (m), if only samples with one of them are needed.
@@ -116,7 +122,7 @@ impl NarrowNet {
 
 #[allow(unsafe_code)]
 impl LearnerKernels {
-    /// Computes the outputs of all layers of some chains.
+    /// Computes the outputs of the layers of some chains.
     ///
     /// Those of samples that are not needed are undefined.
     ///
@@ -129,7 +135,7 @@ impl LearnerKernels {
         chains: Range<usize>,
         samples: NarrowSamples<'_>,
     ) -> Result<(), Error> {
-        let NarrowSamples { params, inputs, outputs, first, needed } = samples;
+        let NarrowSamples { params, inputs, outputs, keeps, first, needed } = samples;
         let m = inputs.len() / net.n_in();
         for flags in needed.iter().flatten() {
             length("flags", m, flags.len())?;
@@ -147,9 +153,11 @@ impl LearnerKernels {
         let [one, other] = needed.map_or([0, 0], |flags| flags.map(|flags| flags.address()));
         let args = args.push_long(one).push_long(other);
         let args = args.push(&[m as u32]).push(&[first as u32]).push(&[chains.start as u32]).push(&[chains.len() as u32]);
-        let blocks = (m.div_ceil(SAMPLES) * chains.len()) as u64;
-        // SAFETY: the parameters are those of `narrow_forward`; lengths were checked above, sizes when the table was made.
-        unsafe { self.narrow_forward.launch(stream, blocks * u64::from(BLOCK), BLOCK, args) }
+        let args = args.push(&[u32::from(keeps)]);
+        let (kernel, samples) = if m < MANY { (&self.narrow_forward, SAMPLES) } else { (&self.narrow_forward_many, 2 * SAMPLES) };
+        let blocks = (m.div_ceil(samples) * chains.len()) as u64;
+        // SAFETY: the parameters are those of both kernels; lengths were checked above, sizes when the table was made.
+        unsafe { kernel.launch(stream, blocks * u64::from(BLOCK), BLOCK, args) }
     }
 
     /// Writes partial gradients of all chains.

@@ -85,9 +85,9 @@ pub(crate) fn narrow(device: &Device, bits: &mut Bits<'_>) {
         let mut floats = |n: usize| upload(device, &source.floats(n));
         let (params, inputs, deltas) = (floats(n_params), floats((m + 2) * widths[0][0]), floats(n_deltas));
         let mut outputs = Buffer::zeros(device, n_outputs).unwrap();
-        for chains in [0..1, 0..widths.len(), widths.len() - 1..widths.len()] {
+        for (chains, keeps) in [(0..1, false), (0..1, true), (0..widths.len(), true), (widths.len() - 1..widths.len(), true)] {
             let (inputs, y) = (inputs.view().slice(0..m * widths[0][0]), outputs.view_mut());
-            let samples = NarrowSamples { params: params.view(), inputs, outputs: y, first: 3, needed: None };
+            let samples = NarrowSamples { params: params.view(), inputs, outputs: y, keeps, first: 3, needed: None };
             kernels.narrow_forward(&stream, &net, chains, samples).unwrap();
             stream.synchronize().unwrap();
             bits.floats(&outputs.view());
@@ -102,6 +102,24 @@ pub(crate) fn narrow(device: &Device, bits: &mut Bits<'_>) {
             bits.floats(&partial.view());
         }
     }
+    // As many samples as blocks of twice as many take, with an incomplete last one.
+    let m = (1 << 14) + 37;
+    let sizes = [(5, 7, relu), (7, 3, none), (5, 9, relu), (9, 10, none)];
+    let (mut n_params, mut n_outputs) = (0, 0);
+    let layers = sizes.map(|(n_in, n_out, activation)| {
+        let layer = DenseLayer { n_in, n_out, activation };
+        let layer = NarrowLayer { layer, params: n_params, outputs: n_outputs, deltas: 0 };
+        (n_params, n_outputs) = (n_params + (n_in + 1) * n_out, n_outputs + (m * n_out).next_multiple_of(4));
+        layer
+    });
+    let net = NarrowNet::new(device, layers.chunks(2).map(<[_]>::to_vec).collect()).unwrap().unwrap();
+    let (inputs, params) = (upload(device, &source.floats(5 * m)), upload(device, &source.floats(n_params)));
+    let mut outputs = Buffer::zeros(device, n_outputs).unwrap();
+    let (inputs, y) = (inputs.view(), outputs.view_mut());
+    let samples = NarrowSamples { params: params.view(), inputs, outputs: y, keeps: true, first: 0, needed: None };
+    kernels.narrow_forward(&stream, &net, 0..2, samples).unwrap();
+    stream.synchronize().unwrap();
+    bits.floats(&outputs.view());
     // Divisions of tanh; the first two are wrong if the divisor's reciprocal is not the nearest.
     let numbers: Vec<f32> =
         [0x3380_0001, 0x3455_5556].into_iter().chain((0..4094).map(|i| 0x2D00_0000 + 80_021 * i)).map(f32::from_bits).collect();
@@ -114,7 +132,7 @@ pub(crate) fn narrow(device: &Device, bits: &mut Bits<'_>) {
     let flags = flags.map(|flags| upload(device, &flags));
     for needed in [Some([flags[0].view(), flags[1].view()]), None] {
         let y = outputs.view_mut();
-        let samples = NarrowSamples { params: params.view(), inputs: inputs.view(), outputs: y, first: 0, needed };
+        let samples = NarrowSamples { params: params.view(), inputs: inputs.view(), outputs: y, keeps: true, first: 0, needed };
         kernels.narrow_forward(&stream, &net, 0..1, samples).unwrap();
         stream.synchronize().unwrap();
         bits.floats(&outputs.view());
