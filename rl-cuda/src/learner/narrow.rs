@@ -51,7 +51,7 @@ pub struct NarrowSamples<'a> {
     pub inputs: View<'a, f32>,
     /// Outputs of all layers.
     pub outputs: ViewMut<'a, f32>,
-    /// True if the outputs of all layers are written, false for those of the chains' last layers alone.
+    /// True if all layers' outputs are written, not only those of the last layers.
     pub keeps: bool,
     /// First sample's place among the outputs of the chains' last layers.
     pub first: usize,

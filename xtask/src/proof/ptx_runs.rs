@@ -127,7 +127,7 @@ const DEVICES: [(&str, f64, f64, f64); 4] = [
     ("RTX 3080", 68.0, 1.71e9, 760e9),
     ("RTX 4090", 128.0, 2.52e9, 1008e9),
     ("A100 SXM 80 GB", 108.0, 1.41e9, 2039e9),
-    ("H100 SXM", 132.0, 1.755e9, 3350e9),
+    ("H100 SXM", 132.0, 1.980e9, 3350e9),
 ];
 /// Threads that a multiprocessor issues for in a cycle: 4 warps of 32.
 const ISSUE: f64 = 128.0;
