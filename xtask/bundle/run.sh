@@ -142,7 +142,9 @@ for stage in "$@"; do
             for algo in ppo a2c dqn; do
                 [ "$env $algo" = "pendulum dqn" ] && continue
                 for device in cpu cuda; do
-                    timeout 300 "$here/bin/rl" train $env --algo $algo --device $device $small \
+                    more=
+                    [ $algo = dqn ] && more="--set dqn.learning_starts=1000"
+                    timeout 300 "$here/bin/rl" train $env --algo $algo --device $device $small $more \
                         --run-dir "$runs/$env-$algo-$device" >"$logs/train-$env-$algo-$device.log" 2>&1
                 done
                 same "train-$env-$algo" "$runs/$env-$algo-cpu" "$runs/$env-$algo-cuda"

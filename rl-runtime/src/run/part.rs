@@ -272,13 +272,12 @@ impl<'a> Part<'a> {
         self.calls.merge(&filled.calls);
 
         let before = self.run.count(filled);
-        let Run { config, progress, .. } = &*self.run;
-        let passed = |every: u64| every > 0 && before / every < progress.env_steps / every;
-        let (evaluate, save) = (passed(self.eval_every), passed(config.run.checkpoint_every));
+        let (every, env_steps) = (self.eval_every, self.run.progress.env_steps);
         self.evaluation = None;
-        if evaluate {
+        if every > 0 && before / every < env_steps / every {
             self.evaluate(agent)?;
         }
+        let save = self.run.saves.is_due(self.run.config.run.checkpoint_every, before, env_steps);
 
         let (wall_s, all) = (self.begin.elapsed().as_secs_f64(), self.run.is_complete());
         let Run { config, entry, progress, profile, .. } = &mut *self.run;

@@ -1,7 +1,7 @@
 //! Checkpoints of a training: when they fail, when they are the best.
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rl_agents::Agent;
 
@@ -13,6 +13,10 @@ use crate::{Config, Error};
 
 /// Consecutive failed saves after which training ends.
 const MAX_FAILED: u32 = 3;
+/// Share of the time that checkpoints take if `checkpoint_every` is 0.
+const SHARE: f64 = 0.02;
+/// Least time between such checkpoints.
+const LEAST: Duration = Duration::from_secs(1);
 /// Pauses between the attempts of the last save.
 const PAUSES_MS: [u64; 3] = [100, 300, 1000];
 
@@ -27,6 +31,10 @@ pub(crate) struct Saves {
     stuck: usize,
     /// Consecutive failed saves.
     failed: u32,
+    /// Time at which the latest checkpoint became due.
+    due: Option<Instant>,
+    /// Time from which on the next one is, if time decides.
+    next: Option<Instant>,
 }
 
 /// True if the agent itself is what cannot be saved, now and later.
@@ -55,6 +63,27 @@ impl Saves {
             None
         });
         self.failed = 0;
+    }
+
+    /// True if a checkpoint is due after an iteration that began at `before` env steps.
+    ///
+    /// If time decides, one is due after the first iteration, and then after a time that makes the last one, with the wait for
+    /// rollouts in flight, 2% of all.
+    pub(crate) fn is_due(&mut self, every: u64, before: u64, env_steps: u64) -> bool {
+        let now = Instant::now();
+        let is_due = match every {
+            0 => self.next.is_none_or(|next| next <= now),
+            every => before / every < env_steps / every,
+        };
+        self.due = is_due.then_some(now);
+        is_due
+    }
+
+    /// Plans the next checkpoint after one that was due.
+    fn plan(&mut self) {
+        let Some(due) = self.due.take() else { return };
+        let (now, took) = (Instant::now(), due.elapsed());
+        self.next = now.checked_add(took.mul_f64(1.0 / SHARE).max(LEAST));
     }
 
     fn write(
@@ -90,7 +119,9 @@ impl Saves {
         agent: &mut dyn Agent,
         listener: Listener<'_>,
     ) -> Result<(), Error> {
-        let Err(error) = self.write(dir, checkpoint, agent, listener) else {
+        let written = self.write(dir, checkpoint, agent, listener);
+        self.plan();
+        let Err(error) = written else {
             self.failed = 0;
             return Ok(());
         };
@@ -178,5 +209,30 @@ impl Saves {
             Error::Agent(rl_agents::Error::Snapshot(cause)) => Error::NotFinite { run, cause, saved: self.saved },
             cause => Error::NotSaved { run, attempts, cause: Box::new(cause), saved: self.saved },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_or_time_decide_when_a_checkpoint_is_due() {
+        let mut saves = Saves::default();
+        let due = [(0, 96), (96, 192), (192, 288), (288, 384)].map(|(before, after)| saves.is_due(200, before, after));
+        assert_eq!(due, [false, false, true, false]);
+        let mut saves = Saves::default();
+        assert!(saves.is_due(0, 0, 8), "after the first iteration");
+        saves.plan();
+        assert!(!saves.is_due(0, 8, 1 << 40), "within a second, whatever the steps");
+        let next = saves.next.unwrap();
+        assert!(next.duration_since(Instant::now()) <= LEAST);
+        // One that took 100 ms is followed by 5 s without.
+        saves.due = Some(Instant::now() - Duration::from_millis(100));
+        saves.plan();
+        let pause = saves.next.unwrap().duration_since(Instant::now());
+        assert!(pause > Duration::from_millis(4900), "{pause:?}");
+        saves.next = Some(Instant::now());
+        assert!(saves.is_due(0, 8, 16));
     }
 }

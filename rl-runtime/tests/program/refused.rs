@@ -241,7 +241,7 @@ fn an_automatic_minibatch_of_dqn_learns_from_each_transition_eight_times() {
 const EDITS: [(&str, &[&str]); 22] = [
     ("keep_checkpoints", &["0"]),
     ("device", &["\"zzz\"", "5"]),
-    ("checkpoint_every", &["0"]),
+    ("checkpoint_every", &["-1"]),
     ("log_interval", &["0"]),
     ("eval_episodes", &["0"]),
     ("threads", &["100000000", "0"]),

@@ -852,7 +852,8 @@ fn a_divergence_leaves_a_dump_and_a_command_that_continues() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 
     let first = dir.path().join("first");
-    let output = finish(&mut rl(&deep_args(text(&first), &["--set", "a2c.learning_rate=10"])));
+    let output =
+        finish(&mut rl(&deep_args(text(&first), &["--set", "a2c.learning_rate=10", "--set", "checkpoint_every=100000"])));
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     assert!(stderr(&output).contains("no checkpoint has been saved: train again"), "{}", stderr(&output));
     assert!(first.join("diverged/metrics.json").exists());
