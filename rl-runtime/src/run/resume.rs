@@ -199,8 +199,8 @@ fn refuse_others(checkpoint: &Path, saved: &Config) -> Result<(), Error> {
 /// Rejects a fresh start of a run whose checkpoints must have been lost.
 ///
 /// `checkpoints/` is created together with the run, so if it is missing although metrics were written, it has been moved away or
-/// is on an unmounted disk. If it is empty, the metrics tell: the first checkpoint is due at `checkpoint_every` env steps, or after
-/// the first iteration if that is 0, and with lag some rollouts later.
+/// is on an unmounted disk. If it is empty, the metrics tell: the first checkpoint is due at `checkpoint_every` env steps, or
+/// after the first iteration if that is 0, and with lag some rollouts later.
 fn refuse_lost(dir: &RunDir, config: &Config) -> Result<(), Error> {
     let Some(env_steps) = metrics::last_env_steps(&dir.metrics()) else { return Ok(()) };
     let late = match config.mode() {
