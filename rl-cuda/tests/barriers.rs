@@ -40,6 +40,12 @@ fn a_product_without_one_of_its_barriers_is_a_race() {
     let ptx = include_str!("../ptx/dense.ptx");
     // Two rounds of 32 terms in shared memory.
     let (m, n_in, n_out) = (40, 40, 40);
+    // Two rounds of eight tiles.
+    let launch = |machine: &mut Machine| {
+        let params = [floats(machine, 1000), floats(machine, 1), bytes(&[1000, 1, 1, 0]), bytes(&[1, 0, 1000, 1, 1, 11])];
+        run(machine, "dense_bias_gradient", 256, &params)
+    };
+    assert!(check(ptx, "dense_bias_gradient", launch) >= 2);
     let size = bytes(&[m, n_in, n_out, 1]);
     let n = (m * n_in) as usize;
     for kernel in ["dense_forward", "dense_input_gradient", "dense_weight_gradient"] {

@@ -45,15 +45,11 @@ conv_forward(const f32* weight, const f32* bias, const f32* x, f32* y, const u32
     Patches patches = {x, positions, terms, shape.n_positions(), shape.in_len};
     u32 rows = shape.m * shape.n_positions(), n_terms = shape.n_terms();
     begin_at_bias(threads, place, bias, shape.n_out);
-    auto a = [&](u32 row, u32 term) { return place.row + row < rows ? patches.at(place.row + row, term) : 0.0f; };
-    auto b = [&](u32 term, u32 column) {
-        return place.column + column < shape.n_out ? weight[(u64)(place.column + column) * n_terms + order[term]] : 0.0f;
-    };
-    u32 len = part_len(n_terms);
-    for (u32 first = 0; first < n_terms; first += len) {
-        add_terms<true, true>(threads, operands, first, part_end(first, len, n_terms), a, b);
-        end_part(threads, first == 0);
-    }
+    auto a = each<true>([&](u32 row, u32 term) { return patches.at(least(place.row + row, rows - 1), term); });
+    auto b = each<true>([&](u32 column, u32 term) {
+        return weight[(u64)least(place.column + column, shape.n_out - 1) * n_terms + order[term]];
+    });
+    add_terms(threads, operands, 0, n_terms, part_len(n_terms), a, b, false);
     threads.each([&](u32 t, Sums& sums) {
         each_inside(t, sums, place, rows, shape.n_out, [&](u32 row, u32 column, f32 total) {
             y[(u64)row * shape.n_out + column] = activate(shape.activation, total);
@@ -84,19 +80,13 @@ conv_weight_gradient(const f32* x, const f32* dz, f32* partial, const u32* posit
             }
         }
     });
-    auto a = [&](u32 row, u32 term) { return place.row + row < n_terms ? patches.at(term, place.row + row) : 0.0f; };
-    auto b = [&](u32 term, u32 column) {
-        return place.column + column < shape.n_out ? dz[(u64)term * shape.n_out + place.column + column] : 0.0f;
-    };
+    auto a = each<false>([&](u32 row, u32 term) { return patches.at(term, least(place.row + row, n_terms - 1)); });
+    ByTerms b = {dz, place.column, shape.n_out};
     for (u32 tile = group.first; tile < group.end; tile += TILE) {
         u32 tile_end = part_end(tile, TILE, group.end);
         for (u32 sample = tile; sample < tile_end; sample += shape.together) {
-            u32 end = part_end(sample, shape.together, tile_end) * n_positions;
-            u32 len = part_len(end - sample * n_positions);
-            for (u32 first = sample * n_positions; first < end; first += len) {
-                add_terms<false, false>(threads, operands, first, part_end(first, len, end), a, b);
-                end_part(threads, false);
-            }
+            u32 first = sample * n_positions, end = part_end(sample, shape.together, tile_end) * n_positions;
+            add_terms(threads, operands, first, end, part_len(end - first), a, b, true);
         }
         threads.each([&](u32 t, Sums& sums) {
 #pragma unroll
@@ -114,7 +104,7 @@ conv_weight_gradient(const f32* x, const f32* dz, f32* partial, const u32* posit
 #pragma unroll
         for (u32 i = 0; i < ROWS; ++i) {
             for (u32 j = 0; j < COLUMNS; ++j) {
-                u32 row = place.row + t / 16 * ROWS + i, column = place.column + t % 16 * COLUMNS + j;
+                u32 row = place.row + row_of(t) * ROWS + i, column = place.column + group_of(t) * COLUMNS + j;
                 if (row < n_terms && column < shape.n_out) {
                     to[(u64)column * n_terms + order[row]] = whole[i][j][t];
                 }

@@ -18,17 +18,9 @@ dense_forward(const f32* weight, const f32* bias, const f32* x, f32* y, Size siz
     Block threads;
     Place place(blockIdx.x, size.n_out);
     begin_at_bias(threads, place, bias, size.n_out);
-    auto a = [&](u32 row, u32 term) {
-        return x[(u64)least(place.row + row, size.m - 1) * size.n_in + term];
-    };
-    auto b = [&](u32 term, u32 column) {
-        return weight[(u64)term * size.n_out + least(place.column + column, size.n_out - 1)];
-    };
-    u32 len = part_len(size.n_in);
-    for (u32 first = 0; first < size.n_in; first += len) {
-        add_terms<true, false>(threads, operands, first, part_end(first, len, size.n_in), a, b);
-        end_part(threads, first == 0);
-    }
+    ByRows a = {x, place.row, size.m, size.n_in};
+    ByTerms b = {weight, place.column, size.n_out};
+    add_terms(threads, operands, 0, size.n_in, part_len(size.n_in), a, b, false);
     threads.each([&](u32 t, Sums& sums) {
         each_inside(t, sums, place, size.m, size.n_out, [&](u32 row, u32 column, f32 total) {
             y[(u64)row * size.n_out + column] = activate(size.activation, total);
@@ -50,17 +42,8 @@ dense_input_gradient(const f32* weight, const f32* dz, const f32* y, f32* dx, Si
             part = 0.0f;
         });
     });
-    auto a = [&](u32 row, u32 term) {
-        return dz[(u64)least(place.row + row, size.m - 1) * size.n_out + term];
-    };
-    auto b = [&](u32 term, u32 column) {
-        return weight[(u64)least(place.column + column, size.n_in - 1) * size.n_out + term];
-    };
-    u32 len = part_len(size.n_out);
-    for (u32 first = 0; first < size.n_out; first += len) {
-        add_terms<true, true>(threads, operands, first, part_end(first, len, size.n_out), a, b);
-        end_part(threads, first == 0 && !add);
-    }
+    ByRows a = {dz, place.row, size.m, size.n_out}, b = {weight, place.column, size.n_in, size.n_out};
+    add_terms(threads, operands, 0, size.n_out, part_len(size.n_out), a, b, add != 0);
     threads.each([&](u32 t, Sums& sums) {
         each_inside(t, sums, place, size.m, size.n_in, [&](u32 row, u32 column, f32 total) {
             u64 at = (u64)row * size.n_in + column;
@@ -82,16 +65,8 @@ dense_weight_gradient(const f32* x, const f32* dz, f32* partial, Size size, Slic
     threads.each([&](u32 t, Sums& sums) {
         each_number(t, sums, place, [&](u32, u32, f32& total, f32& part) { total = part = 0.0f; });
     });
-    auto a = [&](u32 row, u32 term) {
-        return x[(u64)term * size.n_in + least(place.row + row, size.n_in - 1)];
-    };
-    auto b = [&](u32 term, u32 column) {
-        return dz[(u64)term * size.n_out + least(place.column + column, size.n_out - 1)];
-    };
-    for (u32 first = group.first; first < group.end; first += TILE) {
-        add_terms<false, false>(threads, operands, first, part_end(first, TILE, group.end), a, b);
-        end_part(threads, false);
-    }
+    ByTerms a = {x, place.row, size.n_in}, b = {dz, place.column, size.n_out};
+    add_terms(threads, operands, group.first, group.end, TILE, a, b, true);
     f32* to = partial + index * slices.stride;
     threads.each([&](u32 t, Sums& sums) {
         each_inside(t, sums, place, size.n_in, size.n_out, [&](u32 row, u32 column, f32 total) {
@@ -101,24 +76,50 @@ dense_weight_gradient(const f32* x, const f32* dz, f32* partial, Size size, Slic
 }
 HOST_PHASES(dense_weight_gradient)
 
-// Partial gradients of the biases, (N) each. One thread per number, samples ascending, tiles in order.
-extern "C" __global__ void dense_bias_gradient(const f32* dz, f32* partial, Size size, Slices slices) {
-    u64 i = thread_number();
-    if (i >= (u64)slices.count * slices.groups * size.n_out) return;
-    u32 index = (u32)(i / size.n_out), column = (u32)(i % size.n_out);
+const u32 BIAS_COLUMNS = 32, BIAS_TILES = 8; // of a block
+const u32 BIAS_THREADS = BIAS_COLUMNS * BIAS_TILES;
+
+struct Bias {
+    f32 total;
+};
+
+// Partial gradients of the biases, (N) each: samples ascending, tiles in order. A block has 32 columns of a group, and a thread for each of
+// them and each of eight tiles at a time.
+extern "C" __global__ void __launch_bounds__(BIAS_THREADS)
+dense_bias_gradient(const f32* dz, f32* partial, Size size, Slices slices) {
+    __shared__ f32 parts[BIAS_THREADS];
+    Threads<Bias, BIAS_THREADS> threads;
+    u32 across = (size.n_out + BIAS_COLUMNS - 1) / BIAS_COLUMNS, index = blockIdx.x / across;
+    u32 first = blockIdx.x % across * BIAS_COLUMNS;
     Group group(slices, index);
-    f32 total = 0.0f;
-    for (u32 first = group.first; first < group.end; first += TILE) {
-        u32 end = part_end(first, TILE, group.end);
-        f32 part = 0.0f;
-        for (u32 sample = first; sample < end; ++sample) {
-            part += dz[(u64)sample * size.n_out + column];
-        }
-        total += part;
+    threads.each([&](u32, Bias& bias) { bias.total = 0.0f; });
+#pragma unroll 1
+    for (u32 tiles = group.first; tiles < group.end; tiles += BIAS_TILES * TILE) {
+        threads.phase([&](u32 t, Bias&) {
+            u32 column = first + t % BIAS_COLUMNS, begin = tiles + t / BIAS_COLUMNS * TILE;
+            if (column >= size.n_out || begin >= group.end) return;
+            u32 end = part_end(begin, TILE, group.end);
+            f32 part = 0.0f;
+#pragma unroll 16
+            for (u32 sample = begin; sample < end; ++sample) {
+                part += dz[(u64)sample * size.n_out + column];
+            }
+            parts[t] = part;
+        });
+        threads.phase([&](u32 t, Bias& bias) {
+            if (t >= BIAS_COLUMNS || first + t >= size.n_out) return;
+            for (u32 tile = 0; tile < BIAS_TILES && tiles + tile * TILE < group.end; ++tile) {
+                bias.total += parts[tile * BIAS_COLUMNS + t];
+            }
+        });
     }
-    partial[index * slices.stride + column] = total;
+    threads.each([&](u32 t, Bias& bias) {
+        if (t < BIAS_COLUMNS && first + t < size.n_out) {
+            partial[index * slices.stride + first + t] = bias.total;
+        }
+    });
 }
-HOST_KERNEL(dense_bias_gradient)
+HOST_PHASES(dense_bias_gradient)
 
 const u32 SUM_PARAMS = 32; // of a block
 const u32 SUM_THREADS = SUM_PARAMS * 16;

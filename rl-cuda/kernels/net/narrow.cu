@@ -7,8 +7,7 @@
 
 #include "product.cuh"
 
-const u32 WIDTH = 64; // largest number of inputs or outputs of a layer
-const u32 PITCH = WIDTH + 4; // numbers from row to row in shared memory
+const u32 WIDTH = SIDE; // largest number of inputs or outputs of a layer
 const u32 LAYERS = 4; // of a chain at most
 const u32 FEW = 4; // columns, of which every thread has one or two numbers
 const u32 SHORT = 8; // rows, of which every thread has four
@@ -25,27 +24,8 @@ struct Chain {
     Layer layers[LAYERS];
 };
 
-__device__ inline float4 four(const f32* numbers) {
-    return *(const float4*)numbers;
-}
-
-// Places of a thread among eight rows and sixteen groups of four columns. Neighbouring threads have the same group, every second one the
-// same row: then a warp reads four numbers for each thread in two passes instead of four.
-__device__ inline u32 row_of(u32 t) {
-    return t / 64 * 4 + t / 16 % 2 * 2 + t % 2;
-}
-
-__device__ inline u32 group_of(u32 t) {
-    return t / 32 % 2 * 8 + t / 2 % 8;
-}
-
 // Ways of a matrix of neighbouring rows to shared memory: if it has FEW columns; if its rows are aligned groups of four; else.
 enum Way { WAY_FEW, WAY_FOURS, WAY_ONES };
-
-// True if the rows of a matrix of more than FEW columns are aligned groups of four.
-__device__ inline bool has_fours(const f32* from, u32 columns) {
-    return columns % 4 == 0 && (u64)from % 16 == 0;
-}
 
 // Numbers of a thread on their way to shared memory, loads before stores. They are of a matrix of MOST rows; where it has fewer, or fewer
 // than 64 columns, its last ones are repeated. A matrix of FEW columns takes the place of four.

@@ -4,7 +4,7 @@
 // order. A sum over up to 96 terms has one part, a longer one parts of 32.
 //
 // A block of 128 threads computes 64 rows by 64 columns, each thread 8 by 4 of them in registers. Operands pass through shared memory,
-// 32 terms at a time. Every number has one owner, so the results are bitwise deterministic, and equal the CPU's on machines with
+// 32 terms at a time; those of the next terms are loaded while these are multiplied. Every number has one owner, so the results are bitwise deterministic, and equal the CPU's on machines with
 // fused multiply-add.
 
 #pragma once
@@ -17,35 +17,168 @@ const u32 THREADS = 128;
 const u32 SIDE = 64; // rows and columns of a block
 const u32 ROWS = 8, COLUMNS = 4; // of a thread
 const u32 TERMS = 32; // in shared memory at a time
-const u32 IN_FLIGHT = 8; // loads of a thread before the first is waited for
 const u32 LONG = 96; // terms above which a sum has parts of TERMS
+const u32 PITCH = SIDE + 4; // numbers from term to term in shared memory: the threads of a warp meet in no bank
+const u32 FETCHED = SIDE * TERMS / THREADS; // numbers of an operand that a thread loads
+
+// Places of a thread among eight groups of rows and sixteen groups of columns. Of neighbouring threads every second one has the same rows,
+// and two have the same columns.
+__device__ inline u32 row_of(u32 t) {
+    return t / 64 * 4 + t / 16 % 2 * 2 + t % 2;
+}
+
+__device__ inline u32 group_of(u32 t) {
+    return t / 32 % 2 * 8 + t / 2 % 8;
+}
+
+__device__ inline float4 four(const f32* numbers) {
+    return *(const float4*)numbers;
+}
+
+// True if the rows of a matrix are aligned groups of four numbers.
+__device__ inline bool has_fours(const f32* matrix, u32 columns) {
+    return columns % 4 == 0 && (u64)matrix % 16 == 0;
+}
 
 struct Sums {
     f32 total[ROWS][COLUMNS];
     f32 part[ROWS][COLUMNS];
+    f32 a[FETCHED], b[FETCHED]; // of the next terms
 };
 
-// Operands of TERMS terms: a(term, row) and b(term, column), at `place_of`.
+// Operands of TERMS terms: numbers of 64 rows and of 64 columns for each.
 struct alignas(16) Operands {
-    f32 a[TERMS * SIDE];
-    f32 b[TERMS * SIDE];
+    f32 a[TERMS * PITCH];
+    f32 b[TERMS * PITCH];
 };
 
-// Place of an operand. Groups of four rows are swapped from term to term, so that the threads of a warp meet in no bank, whether they
-// store neighbouring rows, or four rows of eight terms each.
-__device__ inline u32 place_of(u32 term, u32 row) {
-    return term * SIDE + ((row / 4 ^ term % 8) * 4 + row % 4);
+// An operand loads its numbers of some terms, then stores them. Rows outside of the matrix repeat the last one, and so do terms past the
+// last one: what is computed from them is not stored.
+
+// Row and term of number i of an operand, where neighbouring numbers have four rows of eight terms, whose terms lie side by side.
+__device__ inline u32 row_along(u32 i) {
+    return i % 4 + i / 32 % (SIDE / 4) * 4;
 }
 
-// A number of a matrix that a thread loads: four rows of eight terms for neighbouring threads if ALONG, whose terms lie side by side in
-// memory, else neighbouring rows.
-template <bool ALONG>
-struct Loaded {
-    u32 term, row;
+__device__ inline u32 term_along(u32 i) {
+    return i / 4 % 8 + i / (32 * (SIDE / 4)) * 8;
+}
 
-    __device__ Loaded(u32 i)
-        : term(ALONG ? i / 4 % 8 + i / (32 * (SIDE / 4)) * 8 : i / SIDE), row(ALONG ? i % 4 + i / 32 % (SIDE / 4) * 4 : i % SIDE) {}
+// Rows of `terms` numbers that lie side by side, from row `first` on.
+struct ByRows {
+    const f32* x;
+    u32 first, rows, terms;
+
+    __device__ __forceinline__ void fetch(u32 t, f32 (&to)[FETCHED], u32 begin, u32 n) const {
+        if (has_fours(x, terms)) {
+            const f32* from = x + (u64)least(first + t % SIDE, rows - 1) * terms + begin;
+#pragma unroll
+            for (u32 i = 0; i < FETCHED / 4; ++i) {
+                float4 numbers = four(from + least((t / SIDE + 2 * i) * 4, n - 4));
+                to[4 * i] = numbers.x;
+                to[4 * i + 1] = numbers.y;
+                to[4 * i + 2] = numbers.z;
+                to[4 * i + 3] = numbers.w;
+            }
+            return;
+        }
+#pragma unroll
+        for (u32 i = 0; i < FETCHED; ++i) {
+            u32 row = row_along(t + i * THREADS), term = term_along(t + i * THREADS);
+            to[i] = x[(u64)least(first + row, rows - 1) * terms + begin + least(term, n - 1)];
+        }
+    }
+
+    __device__ __forceinline__ void put(u32 t, f32* to, const f32 (&from)[FETCHED]) const {
+        if (has_fours(x, terms)) {
+            to += t / SIDE * 4 * PITCH + t % SIDE;
+#pragma unroll
+            for (u32 i = 0; i < FETCHED; ++i) {
+                to[(i / 4 * 8 + i % 4) * PITCH] = from[i];
+            }
+            return;
+        }
+#pragma unroll
+        for (u32 i = 0; i < FETCHED; ++i) {
+            to[term_along(t + i * THREADS) * PITCH + row_along(t + i * THREADS)] = from[i];
+        }
+    }
 };
+
+// Terms of `rows` numbers that lie side by side, from row `first` on.
+struct ByTerms {
+    const f32* x;
+    u32 first, rows;
+
+    __device__ __forceinline__ void fetch(u32 t, f32 (&to)[FETCHED], u32 begin, u32 n) const {
+        if (has_fours(x, rows)) {
+            const f32* from = x + (u64)begin * rows + least(first + t % 16 * 4, rows - 4);
+#pragma unroll
+            for (u32 i = 0; i < FETCHED / 4; ++i) {
+                float4 numbers = four(from + (u64)least(t / 16 + 8 * i, n - 1) * rows);
+                to[4 * i] = numbers.x;
+                to[4 * i + 1] = numbers.y;
+                to[4 * i + 2] = numbers.z;
+                to[4 * i + 3] = numbers.w;
+            }
+            return;
+        }
+        const f32* from = x + (u64)begin * rows + least(first + t % SIDE, rows - 1);
+#pragma unroll
+        for (u32 i = 0; i < FETCHED; ++i) {
+            to[i] = from[(u64)least(t / SIDE + 2 * i, n - 1) * rows];
+        }
+    }
+
+    __device__ __forceinline__ void put(u32 t, f32* to, const f32 (&from)[FETCHED]) const {
+        if (has_fours(x, rows)) {
+#pragma unroll
+            for (u32 i = 0; i < FETCHED / 4; ++i) {
+                float4 numbers = {from[4 * i], from[4 * i + 1], from[4 * i + 2], from[4 * i + 3]};
+                *(float4*)&to[(t / 16 + 8 * i) * PITCH + t % 16 * 4] = numbers;
+            }
+            return;
+        }
+        to += t / SIDE * PITCH + t % SIDE;
+#pragma unroll
+        for (u32 i = 0; i < FETCHED; ++i) {
+            to[2 * i * PITCH] = from[i];
+        }
+    }
+};
+
+// Numbers that number(row, term) returns. Neighbouring threads have four rows of eight terms if ALONG, else neighbouring rows.
+template <bool ALONG, class Number>
+struct Each {
+    Number number;
+
+    __device__ static u32 row_at(u32 i) {
+        return ALONG ? row_along(i) : i % SIDE;
+    }
+
+    __device__ static u32 term_at(u32 i) {
+        return ALONG ? term_along(i) : i / SIDE;
+    }
+
+    __device__ __forceinline__ void fetch(u32 t, f32 (&to)[FETCHED], u32 begin, u32 n) const {
+#pragma unroll
+        for (u32 i = 0; i < FETCHED; ++i) {
+            to[i] = number(row_at(t + i * THREADS), begin + least(term_at(t + i * THREADS), n - 1));
+        }
+    }
+
+    __device__ __forceinline__ void put(u32 t, f32* to, const f32 (&from)[FETCHED]) const {
+#pragma unroll
+        for (u32 i = 0; i < FETCHED; ++i) {
+            to[term_at(t + i * THREADS) * PITCH + row_at(t + i * THREADS)] = from[i];
+        }
+    }
+};
+
+template <bool ALONG, class Number>
+__device__ inline Each<ALONG, Number> each(Number number) {
+    return {number};
+}
 
 // First row and column of this block in a matrix of as many columns.
 struct Place {
@@ -65,7 +198,7 @@ __device__ __forceinline__ void each_number(u32 t, Own& sums, const Place& place
     for (u32 i = 0; i < ROWS; ++i) {
 #pragma unroll
         for (u32 j = 0; j < COLUMNS; ++j) {
-            u32 row = place.row + t / 16 * ROWS + i, column = place.column + t % 16 * COLUMNS + j;
+            u32 row = place.row + row_of(t) * ROWS + i, column = place.column + group_of(t) * COLUMNS + j;
             work(row, column, sums.total[i][j], sums.part[i][j]);
         }
     }
@@ -79,55 +212,6 @@ __device__ __forceinline__ void each_inside(u32 t, Own& sums, const Place& place
             work(row, column, total);
         }
     });
-}
-
-// Copies a thread's numbers of an operand to shared memory, loads before stores.
-template <bool ALONG, class Number>
-__device__ __forceinline__ void load(u32 t, f32* operand, Number number) {
-#pragma unroll
-    for (u32 first = t; first < SIDE * TERMS; first += IN_FLIGHT * THREADS) {
-        f32 x[IN_FLIGHT];
-#pragma unroll
-        for (u32 step = 0; step < IN_FLIGHT; ++step) {
-            Loaded<ALONG> of(first + step * THREADS);
-            x[step] = number(of.row, of.term);
-        }
-#pragma unroll
-        for (u32 step = 0; step < IN_FLIGHT; ++step) {
-            Loaded<ALONG> of(first + step * THREADS);
-            operand[place_of(of.term, of.row)] = x[step];
-        }
-    }
-}
-
-// Adds terms `first` to `end` to the parts. a(row, term) and b(term, column) read the operands, of rows and columns outside of the
-// matrices any; neighbouring threads read neighbouring terms if ALONG, otherwise neighbouring rows or columns.
-template <bool A_ALONG, bool B_ALONG, class Own, class A, class B>
-__device__ __forceinline__ void add_terms(Threads<Own, THREADS>& threads, Operands& operands, u32 first, u32 end, A a, B b) {
-    for (u32 begin = first; begin < end; begin += TERMS) {
-        u32 terms = end - begin < TERMS ? end - begin : TERMS;
-        threads.phase([&](u32 t, Own&) {
-            // From addresses that are always valid; what is loaded past the last term is not read.
-            load<A_ALONG>(t, operands.a, [&](u32 row, u32 term) { return a(row, begin + least(term, terms - 1)); });
-            load<B_ALONG>(t, operands.b, [&](u32 column, u32 term) { return b(begin + least(term, terms - 1), column); });
-        });
-        threads.phase([&](u32 t, Own& sums) {
-            u32 row = t / 16 * ROWS, column = t % 16 * COLUMNS;
-            for (u32 term = 0; term < terms; ++term) {
-                float4 low = *(const float4*)&operands.a[place_of(term, row)];
-                float4 high = *(const float4*)&operands.a[place_of(term, row + 4)];
-                float4 y = *(const float4*)&operands.b[place_of(term, column)];
-                const f32 x[ROWS] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-                for (u32 i = 0; i < ROWS; ++i) {
-                    sums.part[i][0] = fmaf(x[i], y.x, sums.part[i][0]);
-                    sums.part[i][1] = fmaf(x[i], y.y, sums.part[i][1]);
-                    sums.part[i][2] = fmaf(x[i], y.z, sums.part[i][2]);
-                    sums.part[i][3] = fmaf(x[i], y.w, sums.part[i][3]);
-                }
-            }
-        });
-    }
 }
 
 // Moves the parts into the totals, and begins new parts at 0.
@@ -153,13 +237,62 @@ __device__ inline u32 part_end(u32 first, u32 len, u32 terms) {
     return terms - first < len ? terms : first + len;
 }
 
+// Adds terms `first` to `end` to the totals, in parts of `len` terms; the first part replaces the totals unless they count.
+template <class Own, class A, class B>
+__device__ __forceinline__ void add_terms(Threads<Own, THREADS>& threads, Operands& operands, u32 first, u32 end, u32 len, const A& a,
+                                          const B& b, bool totals_count) {
+    if (first >= end) return;
+    u32 begin = first, stop = part_end(first, len, end), n = least(stop - begin, TERMS);
+    bool is_first = !totals_count;
+    threads.each([&](u32 t, Own& own) {
+        a.fetch(t, own.a, begin, n);
+        b.fetch(t, own.b, begin, n);
+    });
+#pragma unroll 1
+    while (begin < end) {
+        u32 next = begin + n, next_stop = next == stop ? part_end(next, len, end) : stop, next_n = least(next_stop - next, TERMS);
+        threads.phase([&](u32 t, Own& own) {
+            renew(t);
+            a.put(t, operands.a, own.a);
+            b.put(t, operands.b, own.b);
+        });
+        threads.phase([&](u32 t, Own& own) {
+            renew(t);
+            if (next < end) {
+                a.fetch(t, own.a, next, next_n);
+                b.fetch(t, own.b, next, next_n);
+            }
+            const f32 *rows = operands.a + row_of(t) * ROWS, *columns = operands.b + group_of(t) * COLUMNS;
+#pragma unroll 4
+            for (u32 term = 0; term < n; ++term, rows += PITCH, columns += PITCH) {
+                float4 low = four(rows), high = four(rows + 4), y = four(columns);
+                const f32 x[ROWS] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+                for (u32 i = 0; i < ROWS; ++i) {
+                    own.part[i][0] = fmaf(x[i], y.x, own.part[i][0]);
+                    own.part[i][1] = fmaf(x[i], y.y, own.part[i][1]);
+                    own.part[i][2] = fmaf(x[i], y.z, own.part[i][2]);
+                    own.part[i][3] = fmaf(x[i], y.w, own.part[i][3]);
+                }
+            }
+        });
+        if (next == stop) {
+            end_part(threads, is_first);
+            is_first = false;
+        }
+        begin = next;
+        stop = next_stop;
+        n = next_n;
+    }
+}
+
 // Begins the parts at the biases of their columns.
 template <class Own>
 __device__ __forceinline__ void begin_at_bias(Threads<Own, THREADS>& threads, const Place& place, const f32* bias, u32 columns) {
     threads.each([&](u32 t, Own& sums) {
 #pragma unroll
         for (u32 j = 0; j < COLUMNS; ++j) {
-            u32 column = place.column + t % 16 * COLUMNS + j;
+            u32 column = place.column + group_of(t) * COLUMNS + j;
             f32 start = column < columns ? bias[column] : 0.0f;
 #pragma unroll
             for (u32 i = 0; i < ROWS; ++i) {

@@ -10,6 +10,9 @@ use crate::{Error, Stream, View, ViewMut};
 /// Rows and columns that a block of a product computes, with 128 threads.
 const SIDE: usize = 64;
 
+/// Biases whose partial gradients a block computes, and its threads.
+const BIAS_COLUMNS: usize = 32;
+const BIAS_THREADS: u32 = 256;
 /// Parameters whose partial gradients a block sums, and its threads.
 const SUM_PARAMS: usize = 32;
 const SUM_THREADS: u32 = 512;
@@ -101,8 +104,9 @@ impl LearnerKernels {
         unsafe { self.weight_gradient.launch(stream, n, BLOCK, args.push(&size).push(&words))? };
         let bias = partial.address() + 4 * (n_in * n_out) as u64;
         let args = Args::new().push_long(dz.address()).push_long(bias).push(&size).push(&words);
+        let blocks = (slices.rows() * n_out.div_ceil(BIAS_COLUMNS)) as u64;
         // SAFETY: the parameters are those of `dense_bias_gradient`; lengths were checked above.
-        unsafe { self.bias_gradient.launch(stream, (slices.rows() * n_out) as u64, BLOCK, args) }
+        unsafe { self.bias_gradient.launch(stream, blocks * u64::from(BIAS_THREADS), BIAS_THREADS, args) }
     }
 
     /// Sums partial gradients into `gradient`, (P).

@@ -21,7 +21,9 @@ fn source(index: u32) -> Source {
 pub(crate) fn dense(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(0));
     let activations = [Activation::None, Activation::Tanh, Activation::Relu];
-    for (i, (m, n_in, n_out)) in [(1, 1, 1), (97, 33, 65), (65, 130, 31), (33, 31, 130), (200, 96, 97)].into_iter().enumerate() {
+    // The last two are loaded four numbers at a time.
+    let sizes = [(1, 1, 1), (97, 33, 65), (65, 130, 31), (33, 31, 130), (200, 96, 97), (900, 132, 68), (70, 8, 128)];
+    for (i, (m, n_in, n_out)) in sizes.into_iter().enumerate() {
         let mut floats = |n: usize| upload(device, &source.floats(n));
         let (params, x, dz) = (floats((n_in + 1) * n_out), floats(m * n_in), floats(m * n_out));
         let mut y = Buffer::zeros(device, m * n_out).unwrap();
@@ -42,7 +44,7 @@ pub(crate) fn dense(device: &Device, bits: &mut Bits<'_>) {
         }
         let layer = DenseLayer { n_in, n_out, activation: Activation::None };
         for max_numbers in [0, usize::MAX] {
-            let slices = MinibatchSlices::new(m, 1 << i, params.len(), max_numbers);
+            let slices = MinibatchSlices::new(m, 1 << i % 5, params.len(), max_numbers);
             let mut partial = Buffer::zeros(device, slices.rows() * params.len()).unwrap();
             let mut gradient = Buffer::zeros(device, params.len()).unwrap();
             let (x, dz) = (x.view(), dz.view());
