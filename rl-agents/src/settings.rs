@@ -257,7 +257,7 @@ mod tests {
             (PpoConfig::KEYS, Table::try_from(PpoConfig::default())),
             (A2cConfig::KEYS, Table::try_from(A2cConfig::default())),
             (DqnConfig::KEYS, Table::try_from(DqnConfig::default())),
-            (NetConfig::KEYS, Table::try_from(NetConfig::default())),
+            (NetConfig::KEYS, Table::try_from(NetConfig { critic_hidden: Some(vec![]), ..NetConfig::default() })),
         ];
         for (keys, table) in defaults {
             let table = table.unwrap();

@@ -488,7 +488,10 @@ mod tests {
 
     fn agent(config: SacConfig, learner: LearnerKind, hidden: &[usize]) -> (Sac, Collector) {
         let collector = Collector::new(N_ENVS, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
-        let net = NetConfig { hidden: hidden.to_vec(), learner, activation: Activation::Relu, ..NetConfig::default() };
+        // The critics are one unit wider.
+        let critic_hidden = Some(hidden.iter().map(|units| units + 1).collect());
+        let activation = Activation::Relu;
+        let net = NetConfig { hidden: hidden.to_vec(), critic_hidden, learner, activation, ..NetConfig::default() };
         let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
         let policy = SquashedGaussian::new(&obs, &actions, &net, 5).unwrap();
         (Sac::new(policy, config, &obs, &actions, N_ENVS, 7).unwrap(), collector)

@@ -773,6 +773,10 @@ mod tests {
                     compare(device, cartpole(3), &net(hidden, shared_trunk), &small(), 2);
                 }
             }
+            for critic in [&[70, 9][..], &[12], &[]] {
+                let net = NetConfig { critic_hidden: Some(critic.into()), ..net(&[33, 16], false) };
+                compare(device, cartpole(3), &net, &small(), 2);
+            }
         }
     }
 

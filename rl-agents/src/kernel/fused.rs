@@ -196,6 +196,17 @@ mod tests {
     }
 
     #[test]
+    fn a_value_function_of_its_own_size_has_gradients_as_near_to_f64_as_candle_s() {
+        let space = Space::vector(&[-1.0; 5], &[1.0; 5]);
+        for (hidden, critic, draws) in
+            [(&[3, 3][..], &[100][..], 25), (&[64, 64], &[], 25), (&[], &[33, 5, 9], 25), (&[64], &[1024, 64], 9)]
+        {
+            let net = NetConfig { hidden: hidden.into(), critic_hidden: Some(critic.into()), ..NetConfig::default() };
+            compare_nets(&space, &net, 65, &supported(), draws, |_| 2.0);
+        }
+    }
+
+    #[test]
     fn gradients_are_as_near_to_f64_as_candle_s_for_odd_sizes() {
         for b in [1, 31, 33, 65] {
             for hidden in [&[1][..], &[3, 3], &[64, 64], &[100], &[3, 100, 17], &[]] {

@@ -18,7 +18,7 @@ use crate::policy::distributions::{
 };
 use crate::policy::exported::bounds;
 use crate::policy::mask_rows;
-use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile};
+use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::{Acted, Acting, Choice, Error, LearnerKind, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
 
 /// A policy and a value function, two heads of a network.
@@ -53,7 +53,9 @@ impl ActorCritic {
     /// Lays out the networks without parameters.
     fn shape(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<(NetworkShape, Distribution), Error> {
         let n_actions = actions.len();
-        let mut shape = NetworkShape::new(obs, net, &[("actor", n_actions), ("critic", 1)], net.shared_trunk)?;
+        let actor = HeadLayers { name: "actor", hidden: &net.hidden, n_out: n_actions };
+        let critic = HeadLayers { name: "critic", hidden: net.hidden_of_critic(), n_out: 1 };
+        let mut shape = NetworkShape::new(obs, net, &[actor, critic], net.shared_trunk)?;
         let distribution = match actions {
             ActionSpace::Discrete { n, .. } => Distribution::Categorical { heads: vec![*n as usize] },
             ActionSpace::MultiDiscrete { sizes } => {

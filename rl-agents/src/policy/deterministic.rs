@@ -14,7 +14,7 @@ use crate::kernel::samples::TILE;
 use crate::kernel::tile::{self, Tile};
 use crate::network::params::Layout;
 use crate::policy::exported::bounds;
-use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
+use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
 use crate::policy::squashed::{SquashedGaussian, bounds_of};
 use crate::{Acted, Acting, Choice, Error, NetConfig, Policy, Scratch, Snapshot, Weights};
 
@@ -77,7 +77,8 @@ impl DeterministicPolicy {
     /// Errors of [`DeterministicPolicy::check`].
     pub fn unset(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<Self, Error> {
         Self::check(obs, actions, net)?;
-        let network = Network::unset(NetworkShape::new(obs, net, &[("action", actions.len())], false)?, obs, net);
+        let head = HeadLayers { name: "action", hidden: &net.hidden, n_out: actions.len() };
+        let network = Network::unset(NetworkShape::new(obs, net, &[head], false)?, obs, net);
         let (bounds, net) = (bounds_of(actions)?, net.clone());
         Ok(Self { network, bounds, net, noise: ActionNoise::None, noise_std: 0.0, random_steps: 0 })
     }

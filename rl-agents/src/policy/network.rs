@@ -46,6 +46,9 @@ crate::settings! {
         conv: Vec<[usize; 3]> = Vec::new(), Kind::Conv;
         /// Sizes of the hidden layers of each network.
         hidden: Vec<usize> = vec![64, 64], Kind::Sizes;
+        /// Sizes of the hidden layers of value function or critics; none: as hidden.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        critic_hidden: Option<Vec<usize>> = None, Kind::Sizes;
         /// Activation after each hidden layer.
         activation: Activation = Activation::Tanh, Kind::Choice(&["tanh", "relu"]);
         /// Shares the hidden layers between policy and value function.
@@ -65,7 +68,13 @@ crate::settings! {
 }
 
 impl NetConfig {
-    /// Checks every range, and that learner, precision and convolutions fit.
+    /// Returns the sizes of the hidden layers of value function or critics.
+    #[must_use]
+    pub fn hidden_of_critic(&self) -> &[usize] {
+        self.critic_hidden.as_deref().unwrap_or(&self.hidden)
+    }
+
+    /// Checks every range, and that learner, precision and layers fit.
     ///
     /// # Errors
     /// [`Error::Range`] or [`Error::Setting`] if a setting is not allowed.
@@ -76,8 +85,20 @@ impl NetConfig {
             let value = self.precision.dtype().as_str().into();
             return Err(Error::Setting { name: "precision", value, allowed });
         }
+        if let (Some(sizes), true) = (&self.critic_hidden, self.shared_trunk) {
+            let allowed = "but the value function shares the policy's hidden layers; set shared_trunk = false, or leave it out";
+            return Err(Error::Setting { name: "critic_hidden", value: format!("{sizes:?}"), allowed });
+        }
         Conv::new(&mut Layout::default(), obs, &self.conv, self.activation).map(|_| ())
     }
+}
+
+/// Name, hidden layers without those of a trunk, and outputs of a network.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeadLayers<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) hidden: &'a [usize],
+    pub(crate) n_out: usize,
 }
 
 /// Layout of networks without parameters: `conv`, an optional trunk, heads.
@@ -92,21 +113,24 @@ pub(crate) struct NetworkShape {
 }
 
 impl NetworkShape {
-    /// Lays out a network for each of `heads`, a name and a number of outputs.
+    /// Lays out a network for each of `heads`.
     ///
-    /// If `shared`, the hidden layers are a trunk of all heads.
+    /// If `shared`, a trunk has the settings' hidden layers, and the heads have none.
     ///
     /// # Errors
     /// Errors of [`NetConfig::check`].
-    pub(crate) fn new(obs: &Space, net: &NetConfig, heads: &[(&str, usize)], shared: bool) -> Result<Self, Error> {
+    pub(crate) fn new(obs: &Space, net: &NetConfig, heads: &[HeadLayers<'_>], shared: bool) -> Result<Self, Error> {
         net.check(obs)?;
         let mut layout = Layout::default();
         let conv = Conv::new(&mut layout, obs, &net.conv, net.activation)?;
-        let body = [&[conv.n_out()], &net.hidden[..]].concat();
-        let mut mlp = |name: &str, sizes: &[usize]| Mlp::new(&mut layout, name, sizes, net.activation);
-        let trunk = (shared && !net.hidden.is_empty()).then(|| mlp("trunk", &body).into_trunk());
-        let inputs = if trunk.is_some() { &body[body.len() - 1..] } else { &body[..] };
-        let heads = heads.iter().map(|(name, n_out)| mlp(name, &[inputs, &[*n_out]].concat())).collect();
+        let mut mlp = |name: &str, sizes: &[&[usize]]| Mlp::new(&mut layout, name, &sizes.concat(), net.activation);
+        let trunk = (shared && !net.hidden.is_empty()).then(|| mlp("trunk", &[&[conv.n_out()], &net.hidden]).into_trunk());
+        let last = net.hidden.last().filter(|_| shared).copied();
+        let head = |&HeadLayers { name, hidden, n_out }: &HeadLayers<'_>| match last {
+            Some(last) => mlp(name, &[&[last], &[n_out]]),
+            None => mlp(name, &[&[conv.n_out()], hidden, &[n_out]]),
+        };
+        let heads = heads.iter().map(head).collect();
         Ok(Self { layout, conv, categories: Categories::new(obs).map(Arc::new), trunk, heads })
     }
 

@@ -9,7 +9,7 @@ use crate::kernel::samples::TILE;
 use crate::kernel::tile;
 use crate::network::params::Layout;
 use crate::policy::mask_rows;
-use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
+use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
 use crate::{Acted, Acting, Choice, Error, LearnerKind, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
 
 /// Q(s, a) for each of A discrete actions.
@@ -50,6 +50,9 @@ impl QNetwork {
         if net.normalize_obs {
             return refuse("normalize_obs", "true".into(), "DQN does not normalize observations");
         }
+        if let Some(sizes) = &net.critic_hidden {
+            return refuse("critic_hidden", format!("{sizes:?}"), "DQN has one network; set hidden");
+        }
         if dueling && net.hidden.is_empty() {
             return refuse("hidden", "[]".into(), "a dueling network needs a hidden layer");
         }
@@ -67,7 +70,8 @@ impl QNetwork {
     /// Lays out the networks without parameters.
     fn shape(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<NetworkShape, Error> {
         Self::check(obs, actions, net, dueling)?;
-        let (plain, parts) = ([("q", actions.len())], [("advantage", actions.len()), ("value", 1)]);
+        let head = |name, n_out| HeadLayers { name, hidden: &net.hidden, n_out };
+        let (plain, parts) = ([head("q", actions.len())], [head("advantage", actions.len()), head("value", 1)]);
         NetworkShape::new(obs, net, if dueling { &parts[..] } else { &plain }, dueling)
     }
 

@@ -15,7 +15,7 @@ use crate::kernel::tile::{self, Tile};
 use crate::network::params::Layout;
 use crate::policy::distributions::HALF_LN_2_PI;
 use crate::policy::exported::bounds;
-use crate::policy::network::{Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
+use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
 use crate::{Acted, Acting, Choice, Error, NetConfig, Policy, Scratch, Snapshot, Weights};
 
 /// Index of the means among the heads.
@@ -107,7 +107,8 @@ impl SquashedGaussian {
     fn shape(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<NetworkShape, Error> {
         Self::check(obs, actions, net)?;
         let a = actions.len();
-        NetworkShape::new(obs, net, &[("mean", a), ("log_std", a)], true)
+        let head = |name| HeadLayers { name, hidden: &[], n_out: a };
+        NetworkShape::new(obs, net, &[head("mean"), head("log_std")], true)
     }
 
     /// Creates a policy with random parameters.

@@ -8,7 +8,7 @@ use rl_envs::{Pool, Space};
 
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{self, Tile, Workspace};
-use crate::policy::network::{Network, NetworkShape, TileScratch, each_slice};
+use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch, each_slice};
 use crate::{Error, NetConfig, Scratch};
 
 /// Q1(s, a) and Q2(s, a), two separate networks `q1` and `q2`, or Q1 alone.
@@ -42,8 +42,8 @@ impl TwinQ {
     pub(crate) fn new(obs: &Space, n_actions: usize, n: usize, net: &NetConfig, seed: u64) -> Result<Self, Error> {
         let n_in = obs.len() + n_actions;
         let space = Space::vector(&vec![-1.0; n_in], &vec![1.0; n_in]);
-        let heads = &[("q1", 1), ("q2", 1)][..n];
-        let mut network = Network::unset(NetworkShape::new(&space, net, heads, false)?, &space, net);
+        let heads = ["q1", "q2"].map(|name| HeadLayers { name, hidden: net.hidden_of_critic(), n_out: 1 });
+        let mut network = Network::unset(NetworkShape::new(&space, net, &heads[..n], false)?, &space, net);
         network.init(&[1.0, 1.0][..n], seed);
         let chains = (0..n).map(|head| network.chain(head)).collect();
         Ok(Self { network, n_actions, chains })

@@ -74,6 +74,7 @@ pub(crate) fn cases() -> Vec<Case> {
             policy: Box::new(QNetwork::unset(&vector(3), &discrete(5, true), &relu, false).unwrap()),
         },
         actor_critic("dense", vector(4), discrete(2, false), &net(&[64, 64])),
+        actor_critic("own_critic", vector(4), discrete(2, false), &NetConfig { critic_hidden: Some(vec![9]), ..net(&[32]) }),
         actor_critic("linear", vector(200), discrete(3, false), &net(&[])),
         actor_critic("long", vector(130), discrete(18, true), &net(&[97, 33])),
         actor_critic("trunk", vector(9), ActionSpace::MultiDiscrete { sizes: vec![3, 1, 5] }, &shared),

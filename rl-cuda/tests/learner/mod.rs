@@ -44,7 +44,7 @@ pub(crate) fn dense(device: &Device, bits: &mut Bits<'_>) {
         }
         let layer = DenseLayer { n_in, n_out, activation: Activation::None };
         for max_numbers in [0, usize::MAX] {
-            let slices = MinibatchSlices::new(m, 1 << i % 5, params.len(), max_numbers);
+            let slices = MinibatchSlices::new(m, 1 << (i % 5), params.len(), max_numbers);
             let mut partial = Buffer::zeros(device, slices.rows() * params.len()).unwrap();
             let mut gradient = Buffer::zeros(device, params.len()).unwrap();
             let (x, dz) = (x.view(), dz.view());

@@ -149,7 +149,7 @@ macro_rules! on_policy {
             }
 
             fn fits(&self, _: &str, Spaces { obs, .. }: &Spaces, net: &NetConfig) -> Option<Concern> {
-                concern(&["conv", "precision", "learner"], net.check(obs))
+                concern(&["conv", "critic_hidden", "shared_trunk", "precision", "learner"], net.check(obs))
             }
 
             fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
@@ -216,7 +216,7 @@ impl Algorithm for DqnConfig {
             return Some((vec![], text));
         }
         concern(
-            &["conv", "hidden", "normalize_obs", "precision", "learner", "dqn.dueling"],
+            &["conv", "hidden", "critic_hidden", "shared_trunk", "normalize_obs", "precision", "learner", "dqn.dueling"],
             QNetwork::check(obs, actions, net, self.dueling),
         )
     }
@@ -266,7 +266,7 @@ impl Algorithm for DqnConfig {
 }
 
 /// Settings that a policy with scaled actions may refuse.
-const SCALED: &[&str] = &["conv", "normalize_obs", "precision", "learner"];
+const SCALED: &[&str] = &["conv", "critic_hidden", "shared_trunk", "normalize_obs", "precision", "learner"];
 
 /// Refuses discrete actions.
 fn discrete(algo: &str, env: &str, actions: &ActionSpace) -> Option<Concern> {

@@ -337,14 +337,20 @@ impl Budget {
     fn that_fit(&self, available: u128) -> Vec<String> {
         type Set = fn(&mut Budget, u64);
         let [envs, hidden, capacity] = self.names;
-        let widest = self.nets.as_ref().and_then(|nets| nets.config.hidden.iter().max()).map_or(0, |&n| n as u64);
+        let widest = self
+            .nets
+            .as_ref()
+            .and_then(|nets| nets.config.hidden.iter().chain(nets.config.hidden_of_critic()).max())
+            .map_or(0, |&n| n as u64);
         let replay = self.replay.as_ref().map_or(0, |(_, capacity, _)| *capacity);
         let settings: [(&str, u64, Set); 4] = [
             (envs, self.n_envs, |budget, n| budget.n_envs = n),
             (if self.n_envs == 0 { envs } else { "eval_episodes" }, self.episodes, |budget, n| budget.episodes = n),
             (hidden, widest, |budget, n| {
                 if let Some(nets) = &mut budget.nets {
-                    nets.config.hidden.iter_mut().for_each(|units| *units = (*units).min(n as usize));
+                    let NetConfig { hidden, critic_hidden, .. } = &mut nets.config;
+                    let all = hidden.iter_mut().chain(critic_hidden.iter_mut().flatten());
+                    all.for_each(|units| *units = (*units).min(n as usize));
                 }
             }),
             (capacity, replay, |budget, n| {

@@ -175,6 +175,9 @@ fn what_an_environment_s_spaces_refuse_is_refused_with_the_settings() {
     let text = problems(resolve("cartpole", Algo::DQN, &["normalize_obs=true"]));
     assert!(text.contains("DQN does not normalize observations"), "{text}");
     assert!(problems(resolve("cartpole", Algo::DQN, &["hidden=[]", "dqn.dueling=true"])).contains("needs a hidden layer"));
+    assert!(problems(resolve("cartpole", Algo::DQN, &["critic_hidden=[8]"])).contains("DQN has one network; set hidden"));
+    let text = problems(resolve("cartpole", Algo::PPO, &["critic_hidden=[8]", "shared_trunk=true"]));
+    assert!(text.contains("critic_hidden is [8], but the value function shares"), "{text}");
 }
 
 #[test]

@@ -287,10 +287,16 @@ fn place(config: &Config, entry: &Entry) -> String {
 
 /// Describes the layers of the networks.
 fn networks(net: &NetConfig) -> String {
-    let conv = net.conv.iter().map(|layer| layer.map(|size| size.to_string()).join("x"));
-    let layers: Vec<String> = conv.chain(net.hidden.iter().map(ToString::to_string)).collect();
-    let shared = if net.shared_trunk { " with a shared trunk" } else { "" };
-    if layers.is_empty() { "linear networks".into() } else { format!("networks of {}{shared}", layers.join("-")) }
+    let layers = |hidden: &[usize]| {
+        let conv = net.conv.iter().map(|layer| layer.map(|size| size.to_string()).join("x"));
+        let layers: Vec<String> = conv.chain(hidden.iter().map(ToString::to_string)).collect();
+        if layers.is_empty() { "no hidden layer".into() } else { layers.join("-") }
+    };
+    match (&net.critic_hidden, net.shared_trunk) {
+        (Some(critic), _) => format!("networks of {} and {}", layers(&net.hidden), layers(critic)),
+        (None, true) => format!("networks of {} with a shared trunk", layers(&net.hidden)),
+        (None, false) => format!("networks of {}", layers(&net.hidden)),
+    }
 }
 
 /// Formats an evaluation as JSON.
