@@ -8,6 +8,7 @@ one compiled program, and 10 iterations are one call. Environment steps a second
 import functools
 import json
 import math
+import os
 import sys
 import time
 
@@ -131,5 +132,6 @@ for n_envs in [int(arg) for arg in sys.argv[1:]] or [1024, 4096, 16384, 65536]:
         rates.append(rate)
         lengths.append(ITERATIONS * N_STEPS * n_envs / max(1, ended))
     rates = sorted(rates[1:])
-    row = {"name": "peer", "peer": "jax-ppo", "envs": n_envs, "value": rates[2], "least": rates[0], "most": rates[4], "unit": "env_steps/s"}
+    precision = os.environ.get("JAX_DEFAULT_MATMUL_PRECISION", "default")
+    row = {"name": "peer", "peer": "jax-ppo", "precision": precision, "envs": n_envs, "value": rates[2], "least": rates[0], "most": rates[4], "unit": "env_steps/s"}
     print(json.dumps({**row, "episode_lengths": [round(length, 1) for length in lengths]}), flush=True)

@@ -172,8 +172,11 @@ for stage in "$@"; do
     peers)
         : >"$results/peers.jsonl"
         if python3 -c "import jax" 2>/dev/null; then
-            timeout 240 python3 "$here/peers/device_ppo.py" >>"$results/peers.jsonl" 2>"$logs/peer-jax-ppo.log"
+            timeout 200 python3 "$here/peers/device_ppo.py" >>"$results/peers.jsonl" 2>"$logs/peer-jax-ppo.log"
             note peer-jax-ppo "exit $?"
+            JAX_DEFAULT_MATMUL_PRECISION=highest timeout 200 python3 "$here/peers/device_ppo.py" >>"$results/peers.jsonl" \
+                2>"$logs/peer-jax-ppo-highest.log"
+            note peer-jax-ppo-highest "exit $?"
         else
             note peer-jax-ppo "not installed, skipped"
         fi
@@ -195,8 +198,15 @@ for stage in "$@"; do
         elif timeout 120 "$sanitizer" --tool memcheck "$first" --test-threads=1 parts 2>&1 | grep -qi "not supported"; then
             note compute-sanitizer "refused on this machine, skipped"
         else
-            for test in "$first" "$here"/bin/test-rl-cuda-steps "$here"/bin/test-rl-*-on_device; do
-                try 300 "memcheck-$(basename "$test")" "$sanitizer" --tool memcheck --padding 4096 --error-exitcode 9 \
+            # A training uses each kernel as it is enqueued, the modules' tests each kernel in odd sizes.
+            for tool in memcheck initcheck synccheck racecheck; do
+                try 60 "$tool-train" "$sanitizer" --tool $tool --error-exitcode 9 "$here/bin/rl" train cartpole --device cuda $small \
+                    --envs 64 --set ppo.n_steps=32 --set ppo.n_epochs=1 --set ppo.batch_size=1024 --run-dir "$logs/runs/$tool"
+            done
+            rm -rf "$logs/runs"
+            try 150 racecheck-modules "$sanitizer" --tool racecheck --error-exitcode 9 "$here"/bin/test-rl-cuda-modules --test-threads=1
+            for test in "$first" "$here"/bin/test-rl-cuda-steps; do
+                try 60 "memcheck-$(basename "$test")" "$sanitizer" --tool memcheck --padding 4096 --error-exitcode 9 \
                     "$test" --test-threads=1 --skip planted
             done
         fi
