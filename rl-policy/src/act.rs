@@ -2,9 +2,9 @@
 
 use core::mem::swap;
 
-use crate::format::{LIMIT, LOG_STD_RANGE, LONG, MASKED, PART, RELU, TANH};
+use crate::format::{ELU, LIMIT, LOG_STD_RANGE, LONG, MASKED, PART, RELU, TANH};
 use crate::fused::add_row;
-use crate::math::{activation_tanh, clamp, exp, ln, normal, tanh, uniform, words};
+use crate::math::{activation_elu, activation_tanh, clamp, exp, ln, normal, tanh, uniform, words};
 use crate::read::{Conv, Error, Floats, Kind, Policy, StoredHead, StoredLayer, inputs_of};
 
 /// An observation.
@@ -212,6 +212,7 @@ impl Policy<'_> {
             match layer.activation {
                 TANH => output.iter_mut().for_each(|y| *y = activation_tanh(*y)),
                 RELU => output.iter_mut().for_each(|y| *y = if *y > 0.0 { *y } else { 0.0 }),
+                ELU => output.iter_mut().for_each(|y| *y = activation_elu(*y)),
                 _ => {}
             }
             swap(&mut x, &mut y);

@@ -83,6 +83,8 @@ pub enum Activation {
     Tanh,
     /// The greater of 0 and the number.
     Relu,
+    /// The number above 0, else its exponential less 1.
+    Elu,
 }
 
 /// Distribution, or choice, of an action.

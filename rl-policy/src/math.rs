@@ -72,9 +72,8 @@ pub(crate) fn tanh(x: f32) -> f32 {
     if magnitude < 0.625 { x + x * x2 * p } else { (1.0 - 2.0 / (exp(2.0 * magnitude) + 1.0)).copysign(x) }
 }
 
-/// The hyperbolic tangent between layers, whose multiply-adds are fused.
-pub(crate) fn activation_tanh(x: f32) -> f32 {
-    let z = -2.0 * x.abs();
+/// Returns `scale` and `p` with `exp(z) = scale (1 + p)`, for z of at most 0; below -20 those of -20.
+fn exponential(z: f32) -> [f32; 2] {
     let z = if z < -20.0 { -20.0 } else { z };
     let shifted = fused(z, core::f32::consts::LOG2_E, ROUND);
     let k = shifted - ROUND;
@@ -83,8 +82,18 @@ pub(crate) fn activation_tanh(x: f32) -> f32 {
     for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
         p = fused(p, r, c);
     }
-    let p = fused(p, r * r, r);
-    let scale = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
+    [f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23)), fused(p, r * r, r)]
+}
+
+/// The number above 0, else its exponential less 1, between layers.
+pub(crate) fn activation_elu(x: f32) -> f32 {
+    let [scale, p] = exponential(if x > 0.0 { 0.0 } else { x });
+    if x > 0.0 { x } else { fused(scale, p, scale - 1.0) }
+}
+
+/// The hyperbolic tangent between layers, whose multiply-adds are fused.
+pub(crate) fn activation_tanh(x: f32) -> f32 {
+    let [scale, p] = exponential(-2.0 * x.abs());
     let y = if x.abs() > 0.55 {
         let t = fused(scale, p, scale);
         1.0 + -2.0 * t / (1.0 + t)

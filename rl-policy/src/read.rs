@@ -159,7 +159,7 @@ pub(crate) struct StoredLayer<'a> {
     pub(crate) n_in: usize,
     /// Number of outputs: of a convolution, at all positions.
     pub(crate) n_out: usize,
-    /// [`format::IDENTITY`], [`format::TANH`] or [`format::RELU`].
+    /// [`format::IDENTITY`], [`format::TANH`], [`format::RELU`] or [`format::ELU`].
     pub(crate) activation: u32,
     pub(crate) weight: Floats<'a>, // (terms, bias.len())
     pub(crate) bias: Floats<'a>,
@@ -192,7 +192,7 @@ impl<'a> StoredLayer<'a> {
                 (product(&[channels, kernel, kernel])? == terms, product(&[channels, rows, columns])?, n_out)
             }
         };
-        if !fits || !matches!(activation, format::IDENTITY | format::TANH | format::RELU) {
+        if !fits || !matches!(activation, format::IDENTITY | format::TANH | format::RELU | format::ELU) {
             return Err(Error::Contents);
         }
         let (weight, bias) = (words.floats(product(&[terms, n])?)?, words.floats(n)?);

@@ -774,8 +774,10 @@ mod tests {
                 }
             }
             for critic in [&[70, 9][..], &[12], &[]] {
-                let net = NetConfig { critic_hidden: Some(critic.into()), ..net(&[33, 16], false) };
-                compare(device, cartpole(3), &net, &small(), 2);
+                for activation in [Activation::Tanh, Activation::Elu] {
+                    let net = NetConfig { critic_hidden: Some(critic.into()), activation, ..net(&[33, 16], false) };
+                    compare(device, cartpole(3), &net, &small(), 2);
+                }
             }
         }
     }

@@ -110,6 +110,7 @@ fn activation(activation: Option<Activation>) -> learner::Activation {
         None => learner::Activation::None,
         Some(Activation::Tanh) => learner::Activation::Tanh,
         Some(Activation::Relu) => learner::Activation::Relu,
+        Some(Activation::Elu) => learner::Activation::Elu,
     }
 }
 

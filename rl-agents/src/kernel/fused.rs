@@ -211,7 +211,7 @@ mod tests {
         for b in [1, 31, 33, 65] {
             for hidden in [&[1][..], &[3, 3], &[64, 64], &[100], &[3, 100, 17], &[]] {
                 for shared_trunk in [false, true] {
-                    for activation in [Activation::Tanh, Activation::Relu] {
+                    for activation in [Activation::Tanh, Activation::Relu, Activation::Elu] {
                         compare(hidden, shared_trunk, activation, b, &supported(), 25);
                     }
                 }

@@ -13,6 +13,8 @@ pub enum Activation {
     Tanh,
     /// max(0, x)
     Relu,
+    /// x above 0, else exp(x) - 1.
+    Elu,
 }
 
 impl Activation {
@@ -21,6 +23,7 @@ impl Activation {
         match self {
             Self::Tanh => x.tanh(),
             Self::Relu => x.relu(),
+            Self::Elu => x.elu(1.0),
         }
     }
 
@@ -30,6 +33,7 @@ impl Activation {
         match self {
             Self::Tanh => tanh::<S>(x),
             Self::Relu => x.iter_mut().for_each(|x| *x = if *x > 0.0 { *x } else { 0.0 }),
+            Self::Elu => x.iter_mut().for_each(|x| *x = elu::<S>(*x)),
         }
     }
 
@@ -39,6 +43,7 @@ impl Activation {
         match self {
             Self::Tanh => dx.iter_mut().zip(y).for_each(|(dx, y)| *dx *= S::multiply_add(-y, *y, 1.0)),
             Self::Relu => dx.iter_mut().zip(y).for_each(|(dx, &y)| *dx = if y > 0.0 { *dx } else { 0.0 }),
+            Self::Elu => dx.iter_mut().zip(y).for_each(|(dx, &y)| *dx *= if y > 0.0 { 1.0 } else { y + 1.0 }),
         }
     }
 }
@@ -62,7 +67,7 @@ fn tanh<S: Set>(x: &mut [f32]) {
         let (mut powers, mut fractions) = ([0; TOGETHER], [0.0; TOGETHER]);
         for x in together {
             for ((x, power), fraction) in x.iter().zip(&mut powers).zip(&mut fractions) {
-                (*power, *fraction) = exponential::<S>(*x);
+                (*power, *fraction) = exponential::<S>(-2.0 * x.abs());
             }
             for ((x, &power), &fraction) in x.iter_mut().zip(&powers).zip(&fractions) {
                 *x = tangent::<S>(*x, power, fraction);
@@ -70,20 +75,19 @@ fn tanh<S: Set>(x: &mut [f32]) {
         }
     }
     for x in rest {
-        let (power, fraction) = exponential::<S>(*x);
+        let (power, fraction) = exponential::<S>(-2.0 * x.abs());
         *x = tangent::<S>(*x, power, fraction);
     }
 }
 
-/// Returns `n` and `p` with `exp(-2 |x|) = 2^n (1 + p)`.
+/// Returns `n` and `p` with `exp(z) = 2^n (1 + p)`, for z of at most 0; below -20 those of -20.
 ///
 /// The low 9 bits of the integer are those of `n`.
 #[inline(always)]
-fn exponential<S: Set>(x: f32) -> (u32, f32) {
+fn exponential<S: Set>(z: f32) -> (u32, f32) {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding and subtracting it rounds to an integer
     const LN_2_A: f32 = 0.693_359_4;
     const LN_2_B: f32 = -2.121_944_4e-4;
-    let z = -2.0 * x.abs();
     let z = if z < -20.0 { -20.0 } else { z };
     let shifted = S::multiply_add(z, std::f32::consts::LOG2_E, ROUND);
     let k = shifted - ROUND;
@@ -95,10 +99,27 @@ fn exponential<S: Set>(x: f32) -> (u32, f32) {
     (shifted.to_bits(), S::multiply_add(p, r * r, r))
 }
 
-/// Returns the hyperbolic tangent of `x` from its [`exponential`].
+/// Returns 2^n.
+#[inline(always)]
+fn power_of_two(n: u32) -> f32 {
+    f32::from_bits((n << 23).wrapping_add(127 << 23))
+}
+
+/// Returns x above 0, else exp(x) - 1.
+///
+/// The error is less than 1 unit in the last place.
+#[inline(always)]
+fn elu<S: Set>(x: f32) -> f32 {
+    let (n, p) = exponential::<S>(if x > 0.0 { 0.0 } else { x });
+    let scale = power_of_two(n);
+    let below = S::multiply_add(scale, p, scale - 1.0);
+    if x > 0.0 { x } else { below }
+}
+
+/// Returns the hyperbolic tangent of `x` from the [`exponential`] of `-2 |x|`.
 #[inline(always)]
 fn tangent<S: Set>(x: f32, n: u32, p: f32) -> f32 {
-    let scale = f32::from_bits((n << 23).wrapping_add(127 << 23));
+    let scale = power_of_two(n);
     let e = S::multiply_add(scale, p, scale - 1.0);
     let t = S::multiply_add(scale, p, scale);
     // A mask instead of branches, which the compiler would turn into two divisions.
@@ -112,21 +133,39 @@ mod tests {
     use super::*;
     use rl_envs::isa::{Avx2, Plain};
 
-    #[test]
-    fn tanh_is_accurate_to_two_and_a_half_ulp() {
-        let numbers: Vec<f32> = (0..=u32::MAX / 1009).map(|i| f32::from_bits(i * 1009)).filter(|x| !x.is_nan()).collect();
+    /// Returns the largest error of two functions in units in the last place.
+    fn worst(functions: [fn(&mut [f32]); 2], exact: fn(f64) -> f64) -> f64 {
+        let numbers: Vec<f32> = (0..=u32::MAX / 1009).map(|i| f32::from_bits(i * 1009)).filter(|x| x.is_finite()).collect();
         let mut worst: f64 = 0.0;
-        for tanh in [tanh::<Avx2>, tanh::<Plain>] {
+        for function in functions {
             let mut got = numbers.clone();
-            tanh(&mut got);
+            function(&mut got);
             for (x, got) in numbers.iter().zip(got) {
-                let exact = f64::from(*x).tanh();
+                let exact = exact(f64::from(*x));
                 let nearest = (exact as f32).abs().max(f32::MIN_POSITIVE);
                 let ulp = f64::from(f32::from_bits(nearest.to_bits() + 1)) - f64::from(nearest);
                 worst = worst.max((f64::from(got) - exact).abs() / ulp);
             }
         }
         println!("{worst:.3} ulp");
+        worst
+    }
+
+    #[test]
+    fn elu_is_accurate_to_one_ulp_and_keeps_nan() {
+        fn apply<S: Set>(x: &mut [f32]) {
+            Activation::Elu.apply::<S>(x);
+        }
+        let worst = worst([apply::<Avx2>, apply::<Plain>], |x| if x > 0.0 { x } else { x.exp_m1() });
+        assert!(worst < 1.0, "{worst}");
+        let mut odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -1e30];
+        apply::<Avx2>(&mut odd);
+        assert!(odd[0].is_nan() && odd[1..] == [f32::INFINITY, -1.0, 0.0, -1.0], "{odd:?}");
+    }
+
+    #[test]
+    fn tanh_is_accurate_to_two_and_a_half_ulp() {
+        let worst = worst([tanh::<Avx2>, tanh::<Plain>], f64::tanh);
         assert!(worst < 2.5, "{worst}");
         let mut nan = [f32::NAN; TOGETHER + 1];
         tanh::<Avx2>(&mut nan);

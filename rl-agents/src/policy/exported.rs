@@ -14,6 +14,7 @@ impl From<Activation> for rl_policy::Activation {
         match activation {
             Activation::Tanh => Self::Tanh,
             Activation::Relu => Self::Relu,
+            Activation::Elu => Self::Elu,
         }
     }
 }

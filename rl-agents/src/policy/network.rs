@@ -50,7 +50,7 @@ crate::settings! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         critic_hidden: Option<Vec<usize>> = None, Kind::Sizes;
         /// Activation after each hidden layer.
-        activation: Activation = Activation::Tanh, Kind::Choice(&["tanh", "relu"]);
+        activation: Activation = Activation::Tanh, Kind::Choice(&["tanh", "relu", "elu"]);
         /// Shares the hidden layers between policy and value function.
         shared_trunk: bool = false, Kind::Bool;
         /// Implementation of networks: fused: the tile kernel; reference: candle, slow.

@@ -43,7 +43,7 @@ dense_input_gradient(const f32* weight, const f32* dz, const f32* y, f32* dx, Si
         });
     });
     ByRows a = {dz, place.row, size.m, size.n_out}, b = {weight, place.column, size.n_in, size.n_out};
-    add_terms(threads, operands, 0, size.n_out, part_len(size.n_out), a, b, add != 0);
+    add_terms<2>(threads, operands, 0, size.n_out, part_len(size.n_out), a, b, add != 0);
     threads.each([&](u32 t, Sums& sums) {
         each_inside(t, sums, place, size.m, size.n_in, [&](u32 row, u32 column, f32 total) {
             u64 at = (u64)row * size.n_in + column;

@@ -237,8 +237,9 @@ __device__ inline u32 part_end(u32 first, u32 len, u32 terms) {
     return terms - first < len ? terms : first + len;
 }
 
-// Adds terms `first` to `end` to the totals, in parts of `len` terms; the first part replaces the totals unless they count.
-template <class Own, class A, class B>
+// Adds terms `first` to `end` to the totals, in parts of `len` terms; the first part replaces the totals unless they count. AT_ONCE terms
+// are a round of the loop: fewer where a kernel needs registers for more.
+template <u32 AT_ONCE = 4, class Own, class A, class B>
 __device__ __forceinline__ void add_terms(Threads<Own, THREADS>& threads, Operands& operands, u32 first, u32 end, u32 len, const A& a,
                                           const B& b, bool totals_count) {
     if (first >= end) return;
@@ -263,7 +264,7 @@ __device__ __forceinline__ void add_terms(Threads<Own, THREADS>& threads, Operan
                 b.fetch(t, own.b, next, next_n);
             }
             const f32 *rows = operands.a + row_of(t) * ROWS, *columns = operands.b + group_of(t) * COLUMNS;
-#pragma unroll 4
+#pragma unroll AT_ONCE
             for (u32 term = 0; term < n; ++term, rows += PITCH, columns += PITCH) {
                 float4 low = four(rows), high = four(rows + 4), y = four(columns);
                 const f32 x[ROWS] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};

@@ -12,6 +12,8 @@ pub enum Activation {
     Tanh = 1,
     /// max(0, x)
     Relu = 2,
+    /// x above 0, else exp(x) - 1.
+    Elu = 3,
 }
 
 /// A dense layer: its sizes, and the activation after it.

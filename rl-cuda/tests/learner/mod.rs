@@ -20,7 +20,7 @@ fn source(index: u32) -> Source {
 
 pub(crate) fn dense(device: &Device, bits: &mut Bits<'_>) {
     let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(0));
-    let activations = [Activation::None, Activation::Tanh, Activation::Relu];
+    let activations = [Activation::None, Activation::Tanh, Activation::Relu, Activation::Elu];
     // The last two are loaded four numbers at a time.
     let sizes = [(1, 1, 1), (97, 33, 65), (65, 130, 31), (33, 31, 130), (200, 96, 97), (900, 132, 68), (70, 8, 128)];
     for (i, (m, n_in, n_out)) in sizes.into_iter().enumerate() {
@@ -72,7 +72,7 @@ pub(crate) fn narrow(device: &Device, bits: &mut Bits<'_>) {
         let mut chain = |widths: &&[usize]| -> Vec<NarrowLayer> {
             let layers = widths.windows(2).enumerate().map(|(l, sizes)| {
                 let is_last = l + 2 == widths.len();
-                let activation = if is_last { none } else { [tanh, relu][i % 2] };
+                let activation = if is_last { none } else { [tanh, relu, Activation::Elu][i % 3] };
                 let layer = DenseLayer { n_in: sizes[0], n_out: sizes[1], activation };
                 let layer = NarrowLayer { layer, params: n_params, outputs: n_outputs, deltas: n_deltas };
                 n_params += (sizes[0] + 1) * sizes[1];

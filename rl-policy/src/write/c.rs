@@ -263,6 +263,7 @@ int {name}_test({name}_memory *memory);
         add(layers.iter().any(is_conv), include_str!("c/convolve.c"));
         add(activated(Activation::Tanh), include_str!("c/tanh.c"));
         add(activated(Activation::Relu), include_str!("c/relu.c"));
+        add(activated(Activation::Elu), include_str!("c/elu.c"));
         add(clamps, include_str!("c/clamp.c"));
         let scales = input.bytes.is_some() && input.normalize.is_some();
         add(scales || !matches!(head, Head::Values { dueling: false, .. }), include_str!("c/times.c"));
@@ -354,6 +355,7 @@ int {name}_test({name}_memory *memory);
                 Activation::Identity => "",
                 Activation::Tanh => "tanh",
                 Activation::Relu => "relu",
+                Activation::Elu => "elu",
             };
             if !activation.is_empty() {
                 let _ = writeln!(text, "    activate_{activation}({last}, {});", layer.n_out());

@@ -78,6 +78,7 @@ pub fn file(policy: &Exported) -> Vec<u8> {
             Activation::Identity => format::IDENTITY,
             Activation::Tanh => format::TANH,
             Activation::Relu => format::RELU,
+            Activation::Elu => format::ELU,
         }]);
         body.u32(layer.n_terms());
         body.u32(layer.bias.len());

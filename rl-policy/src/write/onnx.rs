@@ -214,6 +214,7 @@ fn add_layer(builder: &mut Builder, i: usize, layer: &Layer, features: Features)
         Activation::Identity => value,
         Activation::Tanh => builder.node("Tanh", &[&value], &[]),
         Activation::Relu => builder.node("Relu", &[&value], &[]),
+        Activation::Elu => builder.node("Elu", &[&value], &[]),
     };
     Features { value, dims, are_planes }
 }

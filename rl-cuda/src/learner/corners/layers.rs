@@ -34,7 +34,7 @@ fn dense_layers_agree_on_any_numbers() {
             let params = bench.numbers((n_in + 1) * n_out, wild);
             let params = bench.upload(&params);
             let (x, dz) = (bench.floats(m * n_in, wild), bench.floats(m * n_out, wild));
-            let activation = [Activation::None, Activation::Tanh, Activation::Relu][round % 3];
+            let activation = [Activation::None, Activation::Tanh, Activation::Relu, Activation::Elu][round % 4];
             let layer = DenseLayer { n_in, n_out, activation };
             let mut y = bench.floats(m * n_out, false);
             let of_layer = DenseParams { layer, params: params.view() };
