@@ -72,7 +72,9 @@ pub(crate) fn tanh(x: f32) -> f32 {
     if magnitude < 0.625 { x + x * x2 * p } else { (1.0 - 2.0 / (exp(2.0 * magnitude) + 1.0)).copysign(x) }
 }
 
-/// Returns `scale` and `p` with `exp(z) = scale (1 + p)`, for z of at most 0; below -20 those of -20.
+/// Returns `scale` and `p` with `exp(z) = scale (1 + p)`.
+///
+/// For z of at most 0; below -20 those of -20.
 fn exponential(z: f32) -> [f32; 2] {
     let z = if z < -20.0 { -20.0 } else { z };
     let shifted = fused(z, core::f32::consts::LOG2_E, ROUND);

@@ -80,9 +80,9 @@ fn tanh<S: Set>(x: &mut [f32]) {
     }
 }
 
-/// Returns `n` and `p` with `exp(z) = 2^n (1 + p)`, for z of at most 0; below -20 those of -20.
+/// Returns `n` and `p` with `exp(z) = 2^n (1 + p)`.
 ///
-/// The low 9 bits of the integer are those of `n`.
+/// For z of at most 0; below -20 those of -20. The low 9 bits of the integer are those of `n`.
 #[inline(always)]
 fn exponential<S: Set>(z: f32) -> (u32, f32) {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding and subtracting it rounds to an integer

@@ -110,7 +110,8 @@ fn constructs(key: &Key, value: &Value) -> bool {
             let network = QNetwork::new(&obs, &actions, &small, false, 0).unwrap();
             Dqn::new(network, config, &obs, &actions, 8, 0).map(drop)
         }),
-        None => with(&small, key, value).map(|net| ActorCritic::new(&obs, &actions, &net, 0).map(drop)),
+        None => with(&NetConfig { critic_hidden: Some(vec![2]), ..small.clone() }, key, value)
+            .map(|net| ActorCritic::new(&obs, &actions, &net, 0).map(drop)),
     };
     match result {
         None => false,
