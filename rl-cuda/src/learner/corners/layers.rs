@@ -138,9 +138,9 @@ fn activations_agree_on_any_number() {
             let numbers = bench.upload(&rows.iter().flat_map(|&x| [x; 4]).collect::<Vec<_>>());
             let rows = bench.upload(&rows);
             // A weight of 1e-40 makes products that round to -0.
-            for (weight, activation) in
-                [(1.0, Activation::None), (1.0, Activation::Tanh), (1.0, Activation::Relu), (1e-40, Activation::None)]
-            {
+            let each =
+                [Activation::None, Activation::Tanh, Activation::Relu, Activation::Elu].map(|activation| (1.0, activation));
+            for (weight, activation) in each.into_iter().chain([(1e-40, Activation::None)]) {
                 let params = bench.upload(&[weight, weight, weight, weight, -0.0, -0.0, -0.0, -0.0]);
                 let (mut y, mut dx) = (bench.zeros(numbers.len()), bench.zeros(numbers.len()));
                 let layer = DenseLayer { n_in: 1, n_out: 4, activation };
