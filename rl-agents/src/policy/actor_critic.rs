@@ -52,6 +52,10 @@ impl ActorCritic {
 
     /// Lays out the networks without parameters.
     fn shape(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<(NetworkShape, Distribution), Error> {
+        if let (Some(sizes), true) = (&net.critic_hidden, net.shared_trunk) {
+            let allowed = "but the value function shares the policy's hidden layers; set shared_trunk = false, or leave it out";
+            return Err(Error::Setting { name: "critic_hidden", value: format!("{sizes:?}"), allowed });
+        }
         let n_actions = actions.len();
         let actor = HeadLayers { name: "actor", hidden: &net.hidden, n_out: n_actions };
         let critic = HeadLayers { name: "critic", hidden: net.hidden_of_critic(), n_out: 1 };

@@ -46,7 +46,7 @@ crate::settings! {
         conv: Vec<[usize; 3]> = Vec::new(), Kind::Conv;
         /// Sizes of the hidden layers of each network.
         hidden: Vec<usize> = vec![64, 64], Kind::Sizes;
-        /// Sizes of the hidden layers of value function or critics; none: as hidden.
+        /// Sizes of the hidden layers of value function or critics; left out: hidden.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         critic_hidden: Option<Vec<usize>> = None, Kind::Sizes;
         /// Activation after each hidden layer.
@@ -84,10 +84,6 @@ impl NetConfig {
             let allowed = "but the tile kernel computes in f32 only; leave it at f32, or set learner = \"reference\"";
             let value = self.precision.dtype().as_str().into();
             return Err(Error::Setting { name: "precision", value, allowed });
-        }
-        if let (Some(sizes), true) = (&self.critic_hidden, self.shared_trunk) {
-            let allowed = "but the value function shares the policy's hidden layers; set shared_trunk = false, or leave it out";
-            return Err(Error::Setting { name: "critic_hidden", value: format!("{sizes:?}"), allowed });
         }
         Conv::new(&mut Layout::default(), obs, &self.conv, self.activation).map(|_| ())
     }

@@ -4,8 +4,8 @@
 // order. A sum over up to 96 terms has one part, a longer one parts of 32.
 //
 // A block of 128 threads computes 64 rows by 64 columns, each thread 8 by 4 of them in registers. Operands pass through shared memory,
-// 32 terms at a time; those of the next terms are loaded while these are multiplied. Every number has one owner, so the results are bitwise deterministic, and equal the CPU's on machines with
-// fused multiply-add.
+// 32 terms at a time; those of the next terms are loaded while these are multiplied. Every number has one owner, so the results are
+// bitwise deterministic, and equal the CPU's on machines with fused multiply-add.
 
 #pragma once
 

@@ -148,8 +148,9 @@ macro_rules! on_policy {
                 concern(&checked_together(Self::KEYS), self.check(n_envs))
             }
 
-            fn fits(&self, _: &str, Spaces { obs, .. }: &Spaces, net: &NetConfig) -> Option<Concern> {
-                concern(&["conv", "critic_hidden", "shared_trunk", "precision", "learner"], net.check(obs))
+            fn fits(&self, _: &str, Spaces { obs, actions }: &Spaces, net: &NetConfig) -> Option<Concern> {
+                let fits = ActorCritic::size(obs, actions, net).map(drop);
+                concern(&["conv", "critic_hidden", "shared_trunk", "precision", "learner"], fits)
             }
 
             fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
@@ -216,7 +217,7 @@ impl Algorithm for DqnConfig {
             return Some((vec![], text));
         }
         concern(
-            &["conv", "hidden", "critic_hidden", "shared_trunk", "normalize_obs", "precision", "learner", "dqn.dueling"],
+            &["conv", "hidden", "critic_hidden", "normalize_obs", "precision", "learner", "dqn.dueling"],
             QNetwork::check(obs, actions, net, self.dueling),
         )
     }
@@ -266,7 +267,7 @@ impl Algorithm for DqnConfig {
 }
 
 /// Settings that a policy with scaled actions may refuse.
-const SCALED: &[&str] = &["conv", "critic_hidden", "shared_trunk", "normalize_obs", "precision", "learner"];
+const SCALED: &[&str] = &["conv", "normalize_obs", "precision", "learner"];
 
 /// Refuses discrete actions.
 fn discrete(algo: &str, env: &str, actions: &ActionSpace) -> Option<Concern> {

@@ -151,7 +151,7 @@ settings! {
         ///
         /// Without effect if environments block: all threads learn then.
         collect_threads: usize = 0, Kind::Int(0, 4096), resumable;
-        /// Environment steps between checkpoints; 0: as many as take 2% of the time.
+        /// Environment steps between checkpoints; 0: they take at most 2% of the time.
         checkpoint_every: u64 = 0, Kind::Int(0, MAX_STEPS), resumable;
         /// Number of checkpoints kept.
         keep_checkpoints: usize = 2, Kind::Int(1, 1_000_000), resumable;

@@ -86,7 +86,7 @@ impl Circumstances {
         }
         match self.mode {
             _ if aside > update.max(collecting) => format!(
-                "evaluations and checkpoints took {aside:.0}% of the time, updates {update:.0}%; try a larger --eval-every or checkpoint_every"
+                "evaluations and checkpoints took {aside:.0}% of the time, updates {update:.0}%; try a larger --eval-every, and checkpoint_every = 0"
             ),
             Mode::Sync if update < collecting && 2.0 * preprocessing > collecting => format!(
                 "collecting took {collecting:.0}% of the time, {preprocessing:.0}% for pictures and stacks of them: they are the bottleneck; try a smaller env.pixels or env.frame_stack"

@@ -277,7 +277,7 @@ impl<'a> Part<'a> {
         if every > 0 && before / every < env_steps / every {
             self.evaluate(agent)?;
         }
-        let save = self.run.saves.is_due(self.run.config.run.checkpoint_every, before, env_steps);
+        let save = self.run.saves.is_due(Instant::now(), self.run.config.run.checkpoint_every, before, env_steps);
 
         let (wall_s, all) = (self.begin.elapsed().as_secs_f64(), self.run.is_complete());
         let Run { config, entry, progress, profile, .. } = &mut *self.run;

@@ -213,8 +213,8 @@ fn refuse_lost(dir: &RunDir, config: &Config) -> Result<(), Error> {
     }
     let metrics = dir.metrics();
     let why = format!(
-        "there is no checkpoint, but {} shows {} env steps; put the checkpoints back (is a disk not mounted?), or remove that file to \
-         start from the beginning",
+        "there is no checkpoint, but {} shows {} env steps; put the checkpoints back (is a disk not mounted?), or remove that file, as \
+         where none could be saved, to start from the beginning",
         metrics.display(),
         grouped(env_steps)
     );

@@ -13,10 +13,14 @@ use crate::{Config, Error};
 
 /// Consecutive failed saves after which training ends.
 const MAX_FAILED: u32 = 3;
-/// Share of the time that checkpoints take if `checkpoint_every` is 0.
+/// Greatest share of the time that checkpoints take if `checkpoint_every` is 0.
 const SHARE: f64 = 0.02;
 /// Least time between such checkpoints.
-const LEAST: Duration = Duration::from_secs(1);
+const LEAST: Duration = Duration::from_secs(10);
+/// Greatest time between them, whatever their share.
+const MOST: Duration = Duration::from_mins(10);
+/// Time from one that failed to the next attempt.
+const RETRY: Duration = Duration::from_secs(30);
 /// Pauses between the attempts of the last save.
 const PAUSES_MS: [u64; 3] = [100, 300, 1000];
 
@@ -31,9 +35,9 @@ pub(crate) struct Saves {
     stuck: usize,
     /// Consecutive failed saves.
     failed: u32,
-    /// Time at which the latest checkpoint became due.
+    /// Time at which the checkpoint that follows became due, if time decides.
     due: Option<Instant>,
-    /// Time from which on the next one is, if time decides.
+    /// Time from which on the next one is.
     next: Option<Instant>,
 }
 
@@ -67,23 +71,25 @@ impl Saves {
 
     /// True if a checkpoint is due after an iteration that began at `before` env steps.
     ///
-    /// If time decides, one is due after the first iteration, and then after a time that makes the last one, with the wait for
-    /// rollouts in flight, 2% of all.
-    pub(crate) fn is_due(&mut self, every: u64, before: u64, env_steps: u64) -> bool {
-        let now = Instant::now();
-        let is_due = match every {
-            0 => self.next.is_none_or(|next| next <= now),
-            every => before / every < env_steps / every,
-        };
-        self.due = is_due.then_some(now);
+    /// If time decides, one is due after the first iteration, and then after a time of which the last one, with the wait for
+    /// rollouts in flight, took at most 2%.
+    pub(crate) fn is_due(&mut self, now: Instant, every: u64, before: u64, env_steps: u64) -> bool {
+        if every > 0 {
+            return before / every < env_steps / every;
+        }
+        let is_due = self.next.is_none_or(|next| next <= now);
+        if is_due {
+            // The rollouts in flight ask again.
+            self.due.get_or_insert(now);
+        }
         is_due
     }
 
     /// Plans the next checkpoint after one that was due.
-    fn plan(&mut self) {
+    fn plan(&mut self, now: Instant, is_saved: bool) {
         let Some(due) = self.due.take() else { return };
-        let (now, took) = (Instant::now(), due.elapsed());
-        self.next = now.checked_add(took.mul_f64(1.0 / SHARE).max(LEAST));
+        let pause = now.duration_since(due).mul_f64(1.0 / SHARE).clamp(LEAST, MOST);
+        self.next = now.checked_add(if is_saved { pause } else { RETRY });
     }
 
     fn write(
@@ -120,7 +126,7 @@ impl Saves {
         listener: Listener<'_>,
     ) -> Result<(), Error> {
         let written = self.write(dir, checkpoint, agent, listener);
-        self.plan();
+        self.plan(Instant::now(), written.is_ok());
         let Err(error) = written else {
             self.failed = 0;
             return Ok(());
@@ -218,21 +224,26 @@ mod tests {
 
     #[test]
     fn steps_or_time_decide_when_a_checkpoint_is_due() {
+        let begin = Instant::now();
+        let at = |ms: u64| begin + Duration::from_millis(ms);
         let mut saves = Saves::default();
-        let due = [(0, 96), (96, 192), (192, 288), (288, 384)].map(|(before, after)| saves.is_due(200, before, after));
-        assert_eq!(due, [false, false, true, false]);
-        let mut saves = Saves::default();
-        assert!(saves.is_due(0, 0, 8), "after the first iteration");
-        saves.plan();
-        assert!(!saves.is_due(0, 8, 1 << 40), "within a second, whatever the steps");
-        let next = saves.next.unwrap();
-        assert!(next.duration_since(Instant::now()) <= LEAST);
-        // One that took 100 ms is followed by 5 s without.
-        saves.due = Some(Instant::now() - Duration::from_millis(100));
-        saves.plan();
-        let pause = saves.next.unwrap().duration_since(Instant::now());
-        assert!(pause > Duration::from_millis(4900), "{pause:?}");
-        saves.next = Some(Instant::now());
-        assert!(saves.is_due(0, 8, 16));
+        let due = [(0, 96), (96, 192), (192, 288), (288, 384)].map(|(before, after)| saves.is_due(at(0), 200, before, after));
+        assert_eq!((due, saves.due), ([false, false, true, false], None));
+
+        assert!(saves.is_due(at(0), 0, 0, 8), "after the first iteration");
+        saves.plan(at(30), true);
+        assert!(!saves.is_due(at(9_000), 0, 8, 1 << 40), "within ten seconds, whatever the steps");
+        // Two rollouts are in flight when one is due: their time counts, 300 ms in all.
+        assert!([20_000, 20_100, 20_200].map(|ms| saves.is_due(at(ms), 0, 8, 16)).iter().all(|&is_due| is_due));
+        saves.plan(at(20_300), true);
+        assert_eq!((saves.next, saves.due), (Some(at(20_300 + 50 * 300)), None));
+        // One that took minutes is not followed by hours without.
+        assert!(saves.is_due(at(100_000), 0, 8, 16));
+        saves.plan(at(400_000), true);
+        assert_eq!(saves.next, Some(at(400_000) + MOST));
+        // The attempt after a failure waits for the disk, not for 50 times what the failure took.
+        assert!(saves.is_due(at(2_000_000), 0, 8, 16));
+        saves.plan(at(2_030_000), false);
+        assert_eq!(saves.next, Some(at(2_030_000) + RETRY));
     }
 }

@@ -742,7 +742,7 @@ fn the_first_line_names_environments_pipeline_minibatch_and_networks() {
         ("sync2", &[], ", collecting and learning in turn, minibatches of 16, networks of 2"),
         ("overlapped", &["--set", "pipeline=overlapped"], "learning overlapped (max_lag 1), minibatches of 16, networks of 2"),
         ("shared", &["--set", "hidden=[8,4]", "--set", "shared_trunk=true"], "networks of 8-4 with a shared trunk"),
-        ("critic", &["--set", "hidden=[8]", "--set", "critic_hidden=[9,3]"], "networks of 8 and 9-3"),
+        ("critic", &["--set", "hidden=[8]", "--set", "critic_hidden=[9,3]"], "networks of 8, critic of 9-3"),
     ] {
         let output = finish(&mut rl(&small_args(text(&dir.path().join(name)), more)));
         let first = stdout(&output).lines().next().unwrap_or_default().to_owned();

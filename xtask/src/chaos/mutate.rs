@@ -33,7 +33,7 @@ pub(crate) const NUMBERS: [&str; 26] = [
 ];
 
 /// Other values, in the syntax of TOML or of the command line.
-const VALUES: [&str; 30] = [
+const VALUES: [&str; 31] = [
     "true",
     "false",
     "\"\"",
@@ -51,6 +51,7 @@ const VALUES: [&str; 30] = [
     "\"lin_\"",
     "tanh",
     "relu",
+    "elu",
     "overlapped",
     "sync",
     "fused",

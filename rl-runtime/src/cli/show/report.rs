@@ -292,11 +292,9 @@ fn networks(net: &NetConfig) -> String {
         let layers: Vec<String> = conv.chain(hidden.iter().map(ToString::to_string)).collect();
         if layers.is_empty() { "no hidden layer".into() } else { layers.join("-") }
     };
-    match (&net.critic_hidden, net.shared_trunk) {
-        (Some(critic), _) => format!("networks of {} and {}", layers(&net.hidden), layers(critic)),
-        (None, true) => format!("networks of {} with a shared trunk", layers(&net.hidden)),
-        (None, false) => format!("networks of {}", layers(&net.hidden)),
-    }
+    let shared = if net.shared_trunk { " with a shared trunk" } else { "" };
+    let critic = net.critic_hidden.as_ref().map_or_else(String::new, |critic| format!(", critic of {}", layers(critic)));
+    format!("networks of {}{shared}{critic}", layers(&net.hidden))
 }
 
 /// Formats an evaluation as JSON.
