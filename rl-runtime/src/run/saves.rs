@@ -74,8 +74,8 @@ impl Saves {
     /// If time decides, one is due after the first iteration, and then after a time of which the last one, with the wait for
     /// rollouts in flight, took at most 2%.
     pub(crate) fn is_due(&mut self, now: Instant, every: u64, before: u64, env_steps: u64) -> bool {
-        if every > 0 {
-            return before / every < env_steps / every;
+        if let (Some(before), Some(after)) = (before.checked_div(every), env_steps.checked_div(every)) {
+            return before < after;
         }
         let is_due = self.next.is_none_or(|next| next <= now);
         if is_due {
