@@ -121,10 +121,7 @@ __device__ __forceinline__ void add_four(f32 (&sums)[4], float4 x, const float4 
     const f32 terms[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
     for (u32 q = 0; q < 4; ++q) {
-        sums[0] = fmaf(terms[q], y[q].x, sums[0]);
-        sums[1] = fmaf(terms[q], y[q].y, sums[1]);
-        sums[2] = fmaf(terms[q], y[q].z, sums[2]);
-        sums[3] = fmaf(terms[q], y[q].w, sums[3]);
+        add_term(sums, terms[q], y[q]);
     }
 }
 
@@ -231,11 +228,7 @@ __device__ __forceinline__ void forward(const Chain* chains, const f32* params, 
                 float4 b = four(of_columns);
 #pragma unroll
                 for (u32 i = 0; i < N; ++i) {
-                    f32 a = of_rows[GROUPS * i * PITCH];
-                    own.sums[i][0] = fmaf(a, b.x, own.sums[i][0]);
-                    own.sums[i][1] = fmaf(a, b.y, own.sums[i][1]);
-                    own.sums[i][2] = fmaf(a, b.z, own.sums[i][2]);
-                    own.sums[i][3] = fmaf(a, b.w, own.sums[i][3]);
+                    add_term(own.sums[i], of_rows[GROUPS * i * PITCH], b);
                 }
             }
         });
@@ -335,12 +328,7 @@ struct Corner {
 __device__ __forceinline__ void add_rows(f32 (&part)[4], const f32* rows_of, const f32* column_of, u32 samples) {
 #pragma unroll 8
     for (u32 s = 0; s < samples; ++s, rows_of += PITCH, column_of += PITCH) {
-        float4 a = four(rows_of);
-        f32 b = *column_of;
-        part[0] = fmaf(a.x, b, part[0]);
-        part[1] = fmaf(a.y, b, part[1]);
-        part[2] = fmaf(a.z, b, part[2]);
-        part[3] = fmaf(a.w, b, part[3]);
+        add_term(part, *column_of, four(rows_of));
     }
 }
 
@@ -440,15 +428,7 @@ narrow_gradient(const Chain* chains, const f32* params, const f32* inputs, const
                     }
 #pragma unroll 4
                     for (u32 s = 0; s < rows; ++s, rows_of += PITCH, columns_of += PITCH) {
-                        float4 low = four(rows_of), high = four(rows_of + 4), b = four(columns_of);
-                        const f32 a[ROWS] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-                        for (u32 i = 0; i < ROWS; ++i) {
-                            own.part[i][0] = fmaf(a[i], b.x, own.part[i][0]);
-                            own.part[i][1] = fmaf(a[i], b.y, own.part[i][1]);
-                            own.part[i][2] = fmaf(a[i], b.z, own.part[i][2]);
-                            own.part[i][3] = fmaf(a[i], b.w, own.part[i][3]);
-                        }
+                        add_term(own.part, rows_of, columns_of);
                     }
                 });
             }

@@ -21,8 +21,8 @@ const u32 LONG = 96; // terms above which a sum has parts of TERMS
 const u32 PITCH = SIDE + 4; // numbers from term to term in shared memory: the threads of a warp meet in no bank
 const u32 FETCHED = SIDE * TERMS / THREADS; // numbers of an operand that a thread loads
 
-// Places of a thread among eight groups of rows and sixteen groups of columns. Of neighbouring threads every second one has the same rows,
-// and two have the same columns.
+// Places of a thread among eight groups of rows and sixteen groups of columns. Threads 2 i and 2 i + 1 share their columns, threads i and
+// i + 2 of sixteen their rows.
 __device__ inline u32 row_of(u32 t) {
     return t / 64 * 4 + t / 16 % 2 * 2 + t % 2;
 }
@@ -38,6 +38,24 @@ __device__ inline float4 four(const f32* numbers) {
 // True if the rows of a matrix are aligned groups of four numbers.
 __device__ inline bool has_fours(const f32* matrix, u32 columns) {
     return columns % 4 == 0 && (u64)matrix % 16 == 0;
+}
+
+// Adds a term to four columns of a row.
+__device__ __forceinline__ void add_term(f32 (&sums)[COLUMNS], f32 x, float4 y) {
+    sums[0] = fmaf(x, y.x, sums[0]);
+    sums[1] = fmaf(x, y.y, sums[1]);
+    sums[2] = fmaf(x, y.z, sums[2]);
+    sums[3] = fmaf(x, y.w, sums[3]);
+}
+
+// Adds a term to the rows and columns of a thread, whose numbers lie side by side.
+__device__ __forceinline__ void add_term(f32 (&sums)[ROWS][COLUMNS], const f32* rows, const f32* columns) {
+    float4 low = four(rows), high = four(rows + 4), y = four(columns);
+    const f32 x[ROWS] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (u32 i = 0; i < ROWS; ++i) {
+        add_term(sums[i], x[i], y);
+    }
 }
 
 struct Sums {
@@ -266,15 +284,7 @@ __device__ __forceinline__ void add_terms(Threads<Own, THREADS>& threads, Operan
             const f32 *rows = operands.a + row_of(t) * ROWS, *columns = operands.b + group_of(t) * COLUMNS;
 #pragma unroll AT_ONCE
             for (u32 term = 0; term < n; ++term, rows += PITCH, columns += PITCH) {
-                float4 low = four(rows), high = four(rows + 4), y = four(columns);
-                const f32 x[ROWS] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-                for (u32 i = 0; i < ROWS; ++i) {
-                    own.part[i][0] = fmaf(x[i], y.x, own.part[i][0]);
-                    own.part[i][1] = fmaf(x[i], y.y, own.part[i][1]);
-                    own.part[i][2] = fmaf(x[i], y.z, own.part[i][2]);
-                    own.part[i][3] = fmaf(x[i], y.w, own.part[i][3]);
-                }
+                add_term(own.part, rows, columns);
             }
         });
         if (next == stop) {

@@ -13,6 +13,8 @@ use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 ///
 /// Policy loss, value loss, entropy, KL divergence, fraction clipped.
 pub const PARTS: usize = 5;
+/// Threads that sum a tile.
+const TILE_THREADS: u64 = 8;
 /// Index of the KL divergence among the parts of a loss.
 pub const KL_PART: usize = 3;
 
@@ -229,7 +231,7 @@ impl LearnerKernels {
         let args = Args::new().push_long(terms.address()).push_long(tiles.address());
         let args = args.push(&slices.minibatch()).push(&[parts as u32]);
         // SAFETY: the parameters are those of `learner_tiles`; the callers checked the lengths.
-        unsafe { self.tiles.launch(stream, 8 * tiles.len() as u64, BLOCK, args) }
+        unsafe { self.tiles.launch(stream, TILE_THREADS * tiles.len() as u64, BLOCK, args) }
     }
 
     /// Sums the gradient of the logarithms of standard deviations, (A).

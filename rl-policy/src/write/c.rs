@@ -261,6 +261,8 @@ int {name}_test({name}_memory *memory);
         add(true, include_str!("c/sums.c"));
         add(!input.categories.is_empty(), include_str!("c/gather.c"));
         add(layers.iter().any(is_conv), include_str!("c/convolve.c"));
+        let powers = activated(Activation::Tanh) || activated(Activation::Elu);
+        add(powers, include_str!("c/activations/exponential.c"));
         add(activated(Activation::Tanh), include_str!("c/activations/tanh.c"));
         add(activated(Activation::Relu), include_str!("c/activations/relu.c"));
         add(activated(Activation::Elu), include_str!("c/activations/elu.c"));
