@@ -4,9 +4,9 @@ use candle_core::{DType, Device, Tensor, Var};
 use rl_buffer::{ActionKind, Rollout, RolloutShape};
 use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpole::CartPole, visit};
 
-use crate::learner::batch::{Minibatch, TensorBatch};
+use crate::learner::batch::{Minibatch, SequenceBatch, TensorBatch};
 use crate::learner::targets::Targets;
-use crate::{ActorCritic, Collector, LearnerKind, NetConfig, Precision};
+use crate::{ActorCritic, Collector, LearnerKind, MemoryKind, NetConfig, Policy as _, Precision};
 
 /// Kind of actions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -193,16 +193,31 @@ pub(crate) fn rollout() -> (ActorCritic, Rollout, Targets) {
 
 /// A policy, a rollout of 8 steps of 4 environments under it, and its targets.
 pub(crate) fn rollout_of(case: Case) -> (ActorCritic, Rollout, Targets) {
+    let net = NetConfig { hidden: vec![8, 5], log_std_init: -0.3, ..NetConfig::default() };
+    rollout_with(case, &net, 4, [8])
+}
+
+/// A policy, the last of its rollouts, one for each of `n_steps`, and targets.
+pub(crate) fn rollout_with<const N: usize>(
+    case: Case,
+    net: &NetConfig,
+    n_envs: usize,
+    n_steps: [usize; N],
+) -> (ActorCritic, Rollout, Targets) {
     let pool = Pool::new(1).unwrap();
     let mut collector = match case {
-        Case::Continuous => Collector::new(4, &Drift::default(), &pool, 1).unwrap(),
-        Case::Heads => Collector::new(4, &Choices::default(), &pool, 1).unwrap(),
-        _ => Collector::new(4, &CartPole::default(), &pool, 1).unwrap(),
+        Case::Continuous => Collector::new(n_envs, &Drift::default(), &pool, 1).unwrap(),
+        Case::Heads => Collector::new(n_envs, &Choices::default(), &pool, 1).unwrap(),
+        _ => Collector::new(n_envs, &CartPole::default(), &pool, 1).unwrap(),
     };
-    let net = NetConfig { hidden: vec![8, 5], log_std_init: -0.3, ..NetConfig::default() };
-    let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 1).unwrap();
-    let mut rollout = collector.rollout(8).unwrap();
-    collector.collect(&policy, &mut rollout).unwrap();
+    let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), net, 1).unwrap();
+    collector.remember(policy.state_len());
+    let rollouts = n_steps.map(|n_steps| {
+        let mut rollout = collector.rollout(n_steps).unwrap();
+        collector.collect(&policy, &mut rollout).unwrap();
+        rollout
+    });
+    let rollout = rollouts.into_iter().next_back().expect("one rollout at least");
     let targets = Targets::new(&policy, &rollout, rollout.rewards(), 0.99, 0.95).unwrap();
     (policy, rollout, targets)
 }
@@ -224,6 +239,7 @@ impl TensorBatch {
             values: double(&self.values),
             advantages: double(&self.advantages),
             returns: double(&self.returns),
+            sequences: self.sequences.as_ref().map(SequenceBatch::to_f64),
         }
     }
 }
@@ -232,9 +248,23 @@ impl TensorBatch {
 ///
 /// In f64, with parameters away from those that acted.
 pub(crate) fn check_gradient(loss: impl Fn(&ActorCritic, &Tensor, &TensorBatch) -> Tensor) {
+    let plain = NetConfig { hidden: vec![8, 5], log_std_init: -0.3, ..NetConfig::default() };
+    check_gradient_of(&plain, [8], &loss);
+    for (memory, shared_trunk) in [(MemoryKind::Gru, false), (MemoryKind::Lstm, true)] {
+        let net = NetConfig { hidden: vec![3], memory, memory_size: 2, shared_trunk, ..plain.clone() };
+        check_gradient_of(&net, [7, 12], &loss);
+    }
+}
+
+/// [`check_gradient`] of the last of several rollouts, for some networks.
+fn check_gradient_of<const N: usize>(
+    net: &NetConfig,
+    n_steps: [usize; N],
+    loss: &impl Fn(&ActorCritic, &Tensor, &TensorBatch) -> Tensor,
+) {
     for case in Case::ALL {
-        let (policy, rollout, targets) = rollout_of(case);
-        let rows: Vec<u32> = (0..32).collect();
+        let (policy, rollout, targets) = rollout_with(case, net, 4, n_steps);
+        let rows: Vec<u32> = (0..rollout.len() as u32).collect();
         let mut rng = Rng::new(5, 0, 0, Purpose::Init);
         let params: Vec<f64> = policy.params().iter().map(|&p| f64::from(p + 0.3 * rng.normal())).collect();
         let masked = case == Case::Masked;

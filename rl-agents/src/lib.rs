@@ -67,6 +67,7 @@ pub use network::normalize::{Moments, RunningReturns, Statistics};
 pub use network::params;
 pub use network::params::{Layout, TensorInfo};
 pub use network::precision::{Precision, candle_device};
+pub use network::recurrent::MemoryKind;
 pub use policy::actor_critic::ActorCritic;
 pub use policy::deterministic::{ActionNoise, DeterministicPolicy};
 pub use policy::distributions;

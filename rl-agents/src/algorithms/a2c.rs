@@ -22,7 +22,7 @@ use crate::learner::descent::Descent;
 use crate::learner::optim::Rule;
 use crate::learner::targets::{Refresh, Targets};
 use crate::settings::{self, Kind};
-use crate::{ActorCritic, Error, Metrics, Schedule};
+use crate::{ActorCritic, Error, MemoryKind, Metrics, NetConfig, Schedule};
 
 crate::settings! {
     /// Settings of A2C.
@@ -73,6 +73,14 @@ impl A2cConfig {
         self.common().check(n_envs)
     }
 
+    /// Checks conditions between these settings and those of the networks.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for minibatches that the policy's memory does not allow.
+    pub fn check_net(&self, net: &NetConfig) -> Result<(), Error> {
+        if net.memory == MemoryKind::None { Ok(()) } else { self.common().check_sequences(net.learner) }
+    }
+
     /// Samples of a minibatch, for a rollout of `rollout` samples.
     #[must_use]
     pub fn samples(&self, rollout: usize) -> usize {
@@ -87,7 +95,7 @@ pub type A2c = OnPolicy<A2cConfig>;
 ///
 /// `L_policy = -mean A ln pi(a|s)`, `L_entropy = -mean H`, `L_value = mean (R - V)^2`.
 fn loss(policy: &ActorCritic, params: &Tensor, batch: &TensorBatch, config: &A2cConfig) -> candle_core::Result<Terms> {
-    let (outputs, values) = policy.forward(params, &batch.obs)?;
+    let (outputs, values) = batch.forward(policy, params)?;
     let distribution = policy.distribution().of_batch(params, &outputs, batch.masks.as_ref())?;
     let policy_loss = (distribution.log_prob(&batch.actions)? * &batch.advantages)?.mean_all()?.neg()?;
     let value_loss = candle_nn::loss::mse(&values, &batch.returns)?;

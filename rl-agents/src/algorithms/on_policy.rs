@@ -13,6 +13,7 @@ use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
 use rl_envs::Pool;
 
 use crate::agent::{Observed, OnDevice, Shareable};
+use crate::kernel::sequences;
 use crate::learner::batch::{Minibatch, Parts, TensorBatch};
 use crate::learner::descent::{Descent, StepSums, add_minibatch};
 use crate::learner::optim::Rule;
@@ -70,6 +71,20 @@ impl Common {
         if self.normalize_advantage && batch_size == 1 {
             let allowed = "normalize_advantage needs at least 2 samples";
             return Err(Error::Setting { name: "batch_size", value: "1".into(), allowed });
+        }
+        Ok(())
+    }
+
+    /// Checks that minibatches are whole columns, for a policy with memory.
+    pub(crate) fn check_sequences(&self, learner: LearnerKind) -> Result<(), Error> {
+        let refuse = |name, value: usize, allowed| Err(Error::Setting { name, value: value.to_string(), allowed });
+        if !self.batch_size.is_multiple_of(self.n_steps) {
+            let allowed = "but with memory a minibatch is made of whole columns of a rollout: choose a multiple of n_steps, or 0";
+            return refuse("batch_size", self.batch_size, allowed);
+        }
+        if self.micro_batch > 0 && learner == LearnerKind::Reference {
+            let allowed = "but with memory learner = \"reference\" holds whole minibatches; leave it at 0";
+            return refuse("micro_batch", self.micro_batch, allowed);
         }
         Ok(())
     }
@@ -161,9 +176,13 @@ impl<C: Method> OnPolicy<C> {
     /// `seed` determines the order of samples.
     ///
     /// # Errors
-    /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`] for the first setting that is wrong.
+    /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`] for the first setting that is wrong, or that a policy with
+    /// memory does not allow.
     pub fn new(policy: ActorCritic, config: C, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
+        if policy.state_len() > 0 {
+            config.common().check_sequences(policy.learner())?;
+        }
         Ok(Self { descent: Descent::new(policy, C::OPTIMIZER, seed, config.common().normalize_reward), config })
     }
 
@@ -306,6 +325,8 @@ struct Learning {
     targets: Targets,
     /// Samples in the order of the pass.
     rows: Vec<u32>,
+    /// With memory, the rollout's columns in the order of the pass; otherwise empty.
+    columns: Vec<u32>,
     /// Samples of the current minibatch within the pass.
     minibatch: Range<usize>,
     /// Advantages of the current minibatch.
@@ -334,16 +355,29 @@ impl<C: Method> Learner for Host<'_, C> {
         probe::report(descent.probe.as_ref(), Stage::Targets);
         learning.totals.explained_variance = learning.targets.explained_variance();
         learning.rows = (0..plan.n_samples as u32).collect();
+        let n_columns = if descent.policy.state_len() > 0 { rollout.shape().n_envs } else { 0 };
+        learning.columns = (0..n_columns as u32).collect();
         learning.advantages.reserve(plan.batch_size);
         Ok(())
     }
 
     fn epoch(&mut self, plan: &Plan) -> Result<(), Error> {
-        let Self { descent, pool, learning, .. } = self;
+        let Self { descent, rollout, pool, learning, .. } = self;
+        let Learning { rows, columns, .. } = learning;
+        let remembers = !columns.is_empty();
+        let order = if remembers { &mut *columns } else { &mut *rows };
         if plan.shuffled {
-            descent.shuffle(&mut learning.rows, pool);
+            descent.shuffle(order, pool);
         } else {
             descent.epochs += 1;
+        }
+        if remembers {
+            let (shape, n_params) = (rollout.shape(), descent.policy.params().len());
+            rows.clear();
+            for columns in columns.chunks(plan.batch_size / shape.n_steps) {
+                let n_slices = sequences::n_slices(columns.len(), shape.n_steps, n_params);
+                sequences::push_rows(columns, n_slices, shape.n_steps, shape.n_envs, rows);
+            }
         }
         (learning.n, learning.kl) = (0.0, 0.0);
         Ok(())

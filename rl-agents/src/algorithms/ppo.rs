@@ -25,7 +25,7 @@ use crate::learner::descent::Descent;
 use crate::learner::optim::Rule;
 use crate::learner::targets::{Refresh, Targets};
 use crate::settings::{self, Kind};
-use crate::{ActorCritic, Error, Metrics, Schedule};
+use crate::{ActorCritic, Error, MemoryKind, Metrics, NetConfig, Schedule};
 
 crate::settings! {
     /// Settings of PPO.
@@ -82,6 +82,14 @@ impl PpoConfig {
         self.common().check(n_envs)
     }
 
+    /// Checks conditions between these settings and those of the networks.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for minibatches that the policy's memory does not allow.
+    pub fn check_net(&self, net: &NetConfig) -> Result<(), Error> {
+        if net.memory == MemoryKind::None { Ok(()) } else { self.common().check_sequences(net.learner) }
+    }
+
     /// Samples of a minibatch, for a rollout of `rollout` samples.
     #[must_use]
     pub fn samples(&self, rollout: usize) -> usize {
@@ -112,7 +120,7 @@ fn loss(
     config: &PpoConfig,
     clip: f64,
 ) -> candle_core::Result<PpoTerms> {
-    let (outputs, values) = policy.forward(params, &batch.obs)?;
+    let (outputs, values) = batch.forward(policy, params)?;
     let distribution = policy.distribution().of_batch(params, &outputs, batch.masks.as_ref())?;
     let ratio = (distribution.log_prob(&batch.actions)? - &batch.log_probs)?.exp()?;
     let unclipped = (&ratio * &batch.advantages)?;

@@ -122,8 +122,8 @@ fn convs(device: &Device, net: &Net, held: usize, learns: bool) -> Result<Vec<De
         let allowed = "but on a device the last convolution has a multiple of 16 channels; use --device cpu";
         return Err(Error::Setting { name: "conv", value: format!("of {channels} channels"), allowed });
     }
-    let layer = |(l, shape): (usize, &crate::kernel::conv::ConvShape)| {
-        let crate::kernel::conv::ConvShape { n_in, n_out, kernel, stride, in_size, .. } = *shape;
+    let layer = |(l, shape): (usize, &crate::kernel::encoder::conv::ConvShape)| {
+        let crate::kernel::encoder::conv::ConvShape { n_in, n_out, kernel, stride, in_size, .. } = *shape;
         let (activation, together) = (activation(Some(stage.activation)), stage.together);
         let planes = l == 0;
         let conv = ConvLayer::new(device, ConvShape { n_in, n_out, kernel, stride, in_size, planes, activation, together })?;
@@ -141,6 +141,10 @@ impl DeviceNet {
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
     pub(crate) fn new(device: &Device, net: &Net, held: usize, m: usize, learns: bool) -> Result<Self, Error> {
+        if net.memory.is_some() {
+            let allowed = "but a device has no kernels for it yet; use --device cpu";
+            return Err(Error::Setting { name: "memory", value: "set".into(), allowed });
+        }
         let convs = convs(device, net, held, learns)?;
         let layer = |(l, (layer, place)): (usize, (&Dense, &Place))| DeviceLayer {
             dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation: activation(place.activation) },

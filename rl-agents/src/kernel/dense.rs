@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rl_envs::isa::Set;
 
-use crate::kernel::categories::Categories;
+use crate::kernel::encoder::categories::Categories;
 use crate::kernel::gemm::{
     Init, Matrix, PANEL, ProductSize, RowMajor, Rows, Stride, add_rows, multiply, pad, panels, reserve, width,
 };

@@ -75,8 +75,8 @@ impl CustomOp2 for Fused {
         let (b, width) = (obs.len() / self.obs_len, self.n_actions + 1);
         let (mut packed, mut outputs) = (Aligned::zeros(self.net.packed_len), vec![0.0; b * width]);
         self.net.pack(params, &mut packed, Threads::of(&Pool::default()));
-        let samples = Samples { obs: ObsSlice::F32(obs), scale: 1.0, normalizer: None, rows: None };
-        forward(self.packed(&packed), samples, b, None, &mut Workspace::forward(&self.net), |tile: &mut Tile<'_>| {
+        let samples = Samples { obs: ObsSlice::F32(obs), scale: 1.0, normalizer: None, rows: None, sequences: None };
+        forward(self.packed(&packed), samples, b, None, &mut [], &mut Workspace::forward(&self.net), |tile: &mut Tile<'_>| {
             let (samples, mut column) = (tile.samples(), [0.0; TILE]);
             for j in 0..width {
                 let (chain, output) = if j < self.n_actions { (self.chains.0, j) } else { (self.chains.1, 0) };
@@ -99,7 +99,7 @@ impl CustomOp2 for Fused {
         let (vector, rows, grad) = (flat(params)?, flat(obs)?, flat(grad)?);
         let (mut packed, mut gradient) = (Aligned::zeros(self.net.packed_len), vec![0.0; vector.len()]);
         self.net.pack(&vector, &mut packed, Threads::of(&Pool::default()));
-        let samples = Samples { obs: ObsSlice::F32(&rows), scale: 1.0, normalizer: None, rows: None };
+        let samples = Samples { obs: ObsSlice::F32(&rows), scale: 1.0, normalizer: None, rows: None, sequences: None };
         let loss = GivenGradient { grad: &grad, chains: self.chains, n_actions: self.n_actions };
         let pool = Pool::new(1).map_err(candle_core::Error::wrap)?;
         let kernel = self.packed(&packed);

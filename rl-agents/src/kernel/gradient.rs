@@ -1,7 +1,8 @@
 //! The gradient of a minibatch.
 //!
 //! [Tiles](crate::kernel::tile) leave a gradient for each slice, and a tree sums them. Wide networks pass
-//! [layer by layer](crate::kernel::layered). [Ranks](crate::ranks) compute some slices each.
+//! [layer by layer](crate::kernel::layered), those with memory
+//! [step by step](crate::kernel::sequences). [Ranks](crate::ranks) compute some slices each.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -13,7 +14,8 @@ use crate::kernel::aligned::Aligned;
 use crate::kernel::gemm::pad;
 use crate::kernel::layered::{self, Layered};
 use crate::kernel::net::PackedNet;
-use crate::kernel::samples::Samples;
+use crate::kernel::samples::{Samples, Sequences};
+use crate::kernel::sequences;
 use crate::kernel::slices::{self, BatchSlice, MAX_SLICES};
 use crate::kernel::tile::{self, Stats, TileLoss, Workspace};
 use crate::probe::{Stage, Threads};
@@ -75,13 +77,18 @@ impl<S: Stats> Slices<S> {
         loss: &L,
         gradient: &mut [f32],
     ) -> Result<impl Iterator<Item = &'s S> + Clone + use<'s, S, L>, Error> {
-        let count = slices::of_minibatch(n, gradient.len());
+        // A slice is of whole sequences.
+        let (len, count) = match samples.sequences {
+            Some(Sequences { n_steps, .. }) => (n_steps, sequences::n_slices(n / n_steps, n_steps, gradient.len())),
+            None => (1, slices::of_minibatch(n, gradient.len())),
+        };
+        let range = |i: usize| i * (n / len) / count * len..(i + 1) * (n / len) / count * len;
         while self.slices.len() < count {
             self.slices.push(BatchSlice { range: 0..0, stats: S::default() });
         }
         let slices = &mut self.slices[..count];
         for (i, slice) in slices.iter_mut().enumerate() {
-            slice.range = i * n / count..(i + 1) * n / count;
+            slice.range = range(i);
             slice.stats.reset();
         }
         if let Some(mut exchange) = self.exchange.take_if(|_| count > 1) {
@@ -91,7 +98,7 @@ impl<S: Stats> Slices<S> {
                 exchange.push(gradient);
             }
             self.slices[own].iter().for_each(|slice| slice.stats.write(exchange.stats_mut()));
-            let stats_len = |i: usize| loss.stats_len((i + 1) * n / count - i * n / count);
+            let stats_len = |i: usize| loss.stats_len(range(i).len());
             exchange.gather(count, stats_len, gradient, |i, message| self.slices[i].stats.read(message))?;
             threads.report(Stage::Sum);
             self.exchange = Some(exchange);
@@ -141,7 +148,10 @@ impl<S: Stats> Slices<S> {
         threads.each(Stage::Backward, &mut passes[..count], &|pass| {
             if let Some((grads, slice)) = pass {
                 let (kernel, workspace) = (PackedNet { isa, net, packed }, &mut unused(&self.workspaces));
-                tile::backward(kernel, samples, slice, workspace, grads, loss, threads.probe);
+                match &net.memory {
+                    Some(stage) => sequences::backward(kernel, stage, samples, slice, workspace, grads, loss, threads.probe),
+                    None => tile::backward(kernel, samples, slice, workspace, grads, loss, threads.probe),
+                }
             }
         });
         let (first, rest) = all_grads.split_at_mut(1);

@@ -1,6 +1,7 @@
 //! Networks in the layouts of the kernel: chains of dense layers.
 //!
-//! A chain starts at the observation, at the features of the convolutions, or at the output of another chain (a shared trunk).
+//! A chain starts at the observation, at the features of the convolutions, at the outputs of the memory, or at the output of
+//! another chain (a shared trunk).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,13 +10,15 @@ use rl_envs::Pool;
 use rl_envs::isa::Isa;
 
 use crate::kernel::aligned::Aligned;
-use crate::kernel::categories::Categories;
-use crate::kernel::conv::{Conv, ConvStage};
 use crate::kernel::dense::{Dense, InputRuns, Part};
+use crate::kernel::encoder::categories::Categories;
+use crate::kernel::encoder::conv::{Conv, ConvStage};
+use crate::kernel::encoder::memory::MemoryStage;
 use crate::kernel::gemm::{PANEL, pad, panels};
 use crate::kernel::samples::TILE;
 use crate::network::activation::Activation;
 use crate::network::mlp::Mlp;
+use crate::network::recurrent::Cells;
 use crate::probe::{Stage, Threads};
 
 /// Length of packed parameters from which several threads pack them.
@@ -25,8 +28,10 @@ const MANY: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
     pub(crate) layers: Range<usize>,
-    /// Index of the chain that this chain starts from; `None` for the observation.
+    /// Index of the chain that this chain starts from; `None` for the inputs.
     pub(crate) from: Option<usize>,
+    /// Offset of its inputs in the matrix of a tile, where it starts from them.
+    pub(crate) first: usize,
     /// True if the activation follows the last layer too, as in a trunk.
     pub(crate) activated: bool,
 }
@@ -53,13 +58,14 @@ pub(crate) struct Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Net {
     pub(crate) conv: Option<ConvStage>,
+    pub(crate) memory: Option<MemoryStage>,
     pub(crate) layers: Vec<Dense>,
     pub(crate) places: Vec<Place>,
     pub(crate) chains: Vec<Chain>,
     pub(crate) activation: Activation,
     /// Number of elements that a first chain reads.
     ///
-    /// An input is an element of the observation, or a padded feature.
+    /// An input is an element of the observation, a padded feature, or an output of the memory.
     pub(crate) n_in: usize,
     pub(crate) packed_len: usize,
     pub(crate) grad_len: usize,
@@ -75,35 +81,41 @@ impl Net {
     /// Builds a chain for each network of `mlps`.
     ///
     /// Each network comes with the index of the network that it starts from; `None` is the features of `conv`, which without
-    /// layers are the observation, of which some elements may be `categories`. A network that another one starts from must be a
-    /// trunk.
+    /// layers are the observation, of which some elements may be `categories`. If there are `cells`, they read the features, and
+    /// a network reads the outputs of one of them. A network that another one starts from must be a trunk.
     pub(crate) fn new(
         conv: &Conv,
         categories: Option<&Arc<Categories>>,
+        cells: &Cells,
         mlps: &[(&Mlp, Option<usize>)],
         activation: Activation,
     ) -> Self {
         let (mut packed_len, mut grad_len) = (0, 0);
         let conv = ConvStage::new(conv, &mut packed_len, &mut grad_len);
-        let obs_len = categories.map_or(mlps[0].0.layers()[0].n_in, |categories| categories.n_elements());
-        let n_in = conv.as_ref().map_or(obs_len, |conv| conv.features().len);
+        let runs = |n: usize| InputRuns { len: n, real: n, padded: pad(n) };
+        let n_read = cells.0.first().map_or(&mlps[0].0.layers()[0], |cell| &cell.inputs[0]).n_in;
+        let features = conv.as_ref().map_or_else(|| runs(n_read), ConvStage::features);
+        let n_features = if conv.is_some() { features.len } else { categories.map_or(n_read, |all| all.n_elements()) };
+        let memory = MemoryStage::new(cells, features, n_features, categories, &mut packed_len, &mut grad_len);
+        let n_in = memory.as_ref().map_or(n_features, MemoryStage::n_out);
         let (mut layers, mut places, mut chains) = (Vec::new(), Vec::<Place>::new(), Vec::<Chain>::new());
-        for (mlp, from) in mlps {
+        for (head, (mlp, from)) in mlps.iter().enumerate() {
             let first = layers.len();
             let mut source = from.map(|from| chains[from].last());
             for (i, linear) in mlp.layers().iter().enumerate() {
-                let plain = InputRuns { len: linear.n_in, real: linear.n_in, padded: pad(linear.n_in) };
-                let inputs = conv.as_ref().filter(|_| source.is_none()).map_or(plain, ConvStage::features);
-                let categories = categories.filter(|_| source.is_none()).cloned();
+                let reads_features = source.is_none() && memory.is_none();
+                let inputs = if reads_features && conv.is_some() { features } else { runs(linear.n_in) };
+                let categories = categories.filter(|_| reads_features).cloned();
                 layers.push(Dense::new(linear, inputs, categories, &mut packed_len, &mut grad_len));
                 let activated = i + 1 < mlp.layers().len() || mlp.is_trunk();
                 let depth = source.map_or(0, |source| places[source].depth + 1);
                 places.push(Place { source, depth, activation: activated.then_some(activation) });
                 source = Some(layers.len() - 1);
             }
-            chains.push(Chain { layers: first..layers.len(), from: *from, activated: mlp.is_trunk() });
+            let column = memory.as_ref().map_or(0, |memory| memory.first_column(cells.of_head(head)));
+            chains.push(Chain { layers: first..layers.len(), from: *from, first: column * TILE, activated: mlp.is_trunk() });
         }
-        Self { conv, layers, places, chains, activation, n_in, packed_len, grad_len }
+        Self { conv, memory, layers, places, chains, activation, n_in, packed_len, grad_len }
     }
 
     /// Copies the parameters into the layouts of the kernel.
@@ -130,7 +142,7 @@ impl Net {
             take(Piece::Conv(conv), to);
             rest = more;
         }
-        for layer in &self.layers {
+        for layer in self.all_layers() {
             rest = layer.pieces(rest, |part, to| take(Piece::Dense(layer, part), to));
         }
     }
@@ -140,7 +152,12 @@ impl Net {
         if let Some(conv) = &self.conv {
             conv.unpack_gradient(grads, flat);
         }
-        self.layers.iter().for_each(|layer| layer.unpack(grads, flat));
+        self.all_layers().for_each(|layer| layer.unpack(grads, flat));
+    }
+
+    /// Layers of the memory, and the dense layers after it.
+    fn all_layers(&self) -> impl Iterator<Item = &Dense> {
+        self.memory.iter().flat_map(MemoryStage::layers).chain(&self.layers)
     }
 
     /// Number of layers from the observation to the farthest output.
@@ -158,14 +175,18 @@ impl Net {
         let conv = |learning| self.conv.as_ref().map_or(0, |conv| conv.workspace_len(learning));
         let columns = |n: usize| panels(n) * PANEL;
         let outputs: usize = self.layers.iter().map(|layer| columns(layer.n_out)).sum();
-        let forward = TILE * (columns(self.n_in) + outputs);
-        let features = if self.conv.is_some() { TILE * columns(self.n_in) } else { 0 };
+        let (of_step, sequence) = self.memory.as_ref().map_or((0, 0), MemoryStage::lens);
+        let of_memory = self.memory.as_ref().map_or(0, |memory| TILE * columns(memory.n_features()));
+        let forward = TILE * (columns(self.n_in) + outputs) + of_memory + of_step;
+        let input_grads = if self.conv.is_some() || self.memory.is_some() { TILE * columns(self.n_in) } else { 0 };
+        let features = input_grads + if self.conv.is_some() { of_memory } else { 0 };
         let gradients = TILE * columns(self.widest()) * (self.chains.len() + 1) + features + self.grad_len;
         Lens {
             packed: self.packed_len,
             forward: forward + conv(false),
             learning: forward + conv(true) + gradients,
             sample: columns(self.n_in) + 2 * outputs,
+            sequence,
         }
     }
 
@@ -186,6 +207,8 @@ pub(crate) struct Lens {
     pub(crate) learning: usize,
     /// One sample of a minibatch that passes layer by layer.
     pub(crate) sample: usize,
+    /// One sample of a minibatch of sequences.
+    pub(crate) sequence: usize,
 }
 
 /// A network with its packed parameters, for an instruction set.

@@ -20,6 +20,38 @@ pub(crate) struct Samples<'a> {
     pub(crate) normalizer: Option<&'a Normalizer>,
     /// Rows of the samples; `None` takes all rows in order.
     pub(crate) rows: Option<&'a [u32]>,
+    /// Sequences that the samples are, for networks with memory that learn.
+    pub(crate) sequences: Option<Sequences<'a>>,
+}
+
+/// Sequences of samples: whole columns of a rollout.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sequences<'a> {
+    /// Number T of steps.
+    pub(crate) n_steps: usize,
+    /// Number N of columns of the rollout, of which a row (t, n) is row t N + n.
+    pub(crate) n_envs: usize,
+    /// Flags of steps that end an episode, (T N) each.
+    pub(crate) ends: [&'a [u8]; 2],
+    /// States before the first step (N, S).
+    pub(crate) first_states: &'a [f32],
+    /// Steps that a gradient goes back over; 0: all.
+    pub(crate) horizon: usize,
+}
+
+impl Sequences<'_> {
+    /// True if an episode begins at a row after the first step's.
+    #[inline(always)]
+    pub(crate) fn begins(&self, row: u32) -> bool {
+        let before = row as usize - self.n_envs;
+        self.ends.iter().any(|ends| ends[before] != 0)
+    }
+
+    /// State before the first step of a column (S).
+    pub(crate) fn first_state(&self, column: u32) -> &[f32] {
+        let len = self.first_states.len() / self.n_envs;
+        &self.first_states[column as usize * len..][..len]
+    }
 }
 
 impl Samples<'_> {

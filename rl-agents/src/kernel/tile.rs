@@ -13,7 +13,8 @@ use std::ops::Range;
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
 use crate::kernel::aligned::Aligned;
-use crate::kernel::conv::ConvWorkspace;
+use crate::kernel::encoder::conv::ConvWorkspace;
+use crate::kernel::encoder::memory::{MemoryStage, MemoryWorkspace};
 use crate::kernel::gemm::{Init, PANEL, Rows, panels};
 use crate::kernel::net::{Chain, Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
@@ -25,12 +26,15 @@ use crate::probe::{Probe, Stage, report};
 /// Matrices are (TILE, columns), in panels.
 #[derive(Clone, Debug)]
 pub(crate) struct Workspace {
-    inputs: Aligned, // observations, or padded features
-    conv: Option<ConvWorkspace>,
+    inputs: Aligned, // of the dense layers: observations, padded features, or outputs of the memory
+    pub(crate) conv: Option<ConvWorkspace>,
+    pub(crate) features: Aligned,      // of the memory, if there is one
+    pub(crate) feature_grads: Aligned, // likewise, after convolutions
+    pub(crate) memory: Option<MemoryWorkspace>,
     outputs: Vec<Aligned>,   // every layer's
     out_grads: Vec<Aligned>, // every chain's, as wide as the widest layer
     delta: Aligned,          // as wide as the widest layer
-    input_grads: Aligned,    // if there are convolutions, or if they are wanted
+    input_grads: Aligned,    // if convolutions or memory come before, or if they are wanted
 }
 
 /// Allocates a matrix of a tile.
@@ -41,9 +45,13 @@ fn matrix(columns: usize) -> Aligned {
 impl Workspace {
     /// Allocates buffers to act with.
     pub(crate) fn forward(net: &Net) -> Self {
+        let features = net.memory.as_ref().map_or(Aligned::default(), |memory| matrix(memory.n_features()));
         Self {
             inputs: matrix(net.n_in),
             conv: net.conv.as_ref().map(|conv| conv.workspace(false)),
+            features,
+            feature_grads: Aligned::default(),
+            memory: net.memory.as_ref().map(MemoryStage::workspace),
             outputs: net.layers.iter().map(|layer| matrix(layer.n_out)).collect(),
             out_grads: Vec::new(),
             delta: Aligned::default(),
@@ -56,8 +64,11 @@ impl Workspace {
         let widest = matrix(net.widest());
         let out_grads = vec![widest.clone(); net.chains.len()];
         let conv = net.conv.as_ref().map(|conv| conv.workspace(true));
-        let input_grads = if conv.is_some() { matrix(net.n_in) } else { Aligned::default() };
-        Self { out_grads, delta: widest, conv, input_grads, ..Self::forward(net) }
+        let wanted = conv.is_some() || net.memory.is_some();
+        let input_grads = if wanted { matrix(net.n_in) } else { Aligned::default() };
+        let acting = Self::forward(net);
+        let feature_grads = if conv.is_some() { acting.features.clone() } else { Aligned::default() };
+        Self { out_grads, delta: widest, conv, input_grads, feature_grads, ..acting }
     }
 
     /// Allocates buffers to compute gradients of the inputs with.
@@ -65,8 +76,29 @@ impl Workspace {
         Self { input_grads: matrix(net.n_in), ..Self::learning(net) }
     }
 
+    /// Makes the memory's buffers hold `rows`.
+    pub(crate) fn reserve(&mut self, stage: &MemoryStage, rows: usize) {
+        if let Some(memory) = &mut self.memory {
+            stage.reserve(rows, memory);
+        }
+    }
+
+    /// Makes the memory's outputs of `rows` the inputs of the dense layers.
+    pub(crate) fn read_memory(&mut self, stage: &MemoryStage, rows: &Range<usize>) {
+        if let Some(memory) = &self.memory {
+            stage.outputs(rows, memory, &mut self.inputs);
+        }
+    }
+
+    /// Makes the gradients of the inputs those of the memory's outputs of `rows`.
+    pub(crate) fn set_memory_grads(&mut self, stage: &MemoryStage, rows: &Range<usize>) {
+        if let Some(memory) = &mut self.memory {
+            stage.set_output_grads(rows, memory, &self.input_grads);
+        }
+    }
+
     /// The tile of samples `range`, which the networks have passed.
-    fn tile<'a>(&'a mut self, net: &'a Net, range: Range<usize>) -> Tile<'a> {
+    pub(crate) fn tile<'a>(&'a mut self, net: &'a Net, range: Range<usize>) -> Tile<'a> {
         Tile { net, outputs: (&self.outputs, TILE, 0), out_grads: (&mut self.out_grads, TILE, 0), samples: range }
     }
 }
@@ -173,18 +205,26 @@ impl<S, L: TileLoss<S>> EachTile for SliceLoss<'_, L, S> {
 
 /// Runs samples forward and passes every tile to `read`.
 ///
-/// Skips chain `skip`; no other chain may start from it.
+/// Skips chain `skip`; no other chain may start from it. With memory, takes one step from `states` (N, S), and replaces them.
 pub(crate) fn forward<F: EachTile>(
     PackedNet { isa, net, packed }: PackedNet<'_>,
     samples: Samples<'_>,
     n: usize,
     skip: Option<usize>,
+    states: &mut [f32],
     workspace: &mut Workspace,
     mut read: F,
 ) {
     for start in (0..n).step_by(TILE) {
         let range = start..(start + TILE).min(n);
-        dispatch(isa, TileForward { net, packed, samples, range: range.clone(), workspace, skip, learning: false, probe: None });
+        let m = range.len();
+        dispatch(isa, TileInputs { net, packed, samples, range: range.clone(), workspace, learning: false, probe: None });
+        if let Some(stage) = &net.memory {
+            let s = stage.state_len();
+            dispatch(isa, Step { stage, packed, states: &mut states[start * s..range.end * s], workspace });
+            workspace.read_memory(stage, &(0..m));
+        }
+        dispatch(isa, TileForward { net, packed, m, workspace, skip, probe: None });
         visit(isa, workspace.tile(net, range), &mut read);
     }
 }
@@ -204,10 +244,15 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
     grads.fill(0.0);
     for start in range.clone().step_by(TILE) {
         let range = start..(start + TILE).min(range.end);
-        dispatch(isa, TileForward { net, packed, samples, range: range.clone(), workspace, skip: None, learning: true, probe });
+        let m = range.len();
+        dispatch(isa, TileInputs { net, packed, samples, range: range.clone(), workspace, learning: true, probe });
+        dispatch(isa, TileForward { net, packed, m, workspace, skip: None, probe });
         visit(isa, workspace.tile(net, range.clone()), &mut SliceLoss { loss, stats });
         report(probe, Stage::Loss);
-        dispatch(isa, TileBackward { net, packed, samples, range, workspace, grads: Some(&mut *grads) });
+        dispatch(isa, TileBackward { net, packed, m, workspace, grads: Some(&mut *grads) });
+        if net.conv.is_some() {
+            dispatch(isa, ConvBackward { net, packed, samples, range, workspace, grads });
+        }
         report(probe, Stage::Backward);
     }
 }
@@ -225,12 +270,11 @@ pub(crate) fn input_gradient<F: EachTile>(
 ) {
     for start in (0..n).step_by(TILE) {
         let range = start..(start + TILE).min(n);
-        dispatch(
-            isa,
-            TileForward { net, packed, samples, range: range.clone(), workspace, skip: None, learning: false, probe: None },
-        );
+        let m = range.len();
+        dispatch(isa, TileInputs { net, packed, samples, range: range.clone(), workspace, learning: false, probe: None });
+        dispatch(isa, TileForward { net, packed, m, workspace, skip: None, probe: None });
         visit(isa, workspace.tile(net, range.clone()), &mut loss);
-        dispatch(isa, TileBackward { net, packed, samples, range: range.clone(), workspace, grads: None });
+        dispatch(isa, TileBackward { net, packed, m, workspace, grads: None });
         let mut numbers = [0.0; TILE];
         for j in 0..net.n_in {
             let from = workspace.input_grads[column(j, TILE, 0)..].iter().step_by(PANEL);
@@ -262,17 +306,76 @@ impl<F: EachTile> Work for Visit<'_, '_, F> {
     }
 }
 
-/// A tile on its way forward.
-struct TileForward<'a> {
-    net: &'a Net,
+/// A tile of observations on its way to the dense layers, or to the memory.
+pub(crate) struct TileInputs<'a> {
+    pub(crate) net: &'a Net,
+    pub(crate) packed: &'a [f32],
+    pub(crate) samples: Samples<'a>,
+    pub(crate) range: Range<usize>,
+    pub(crate) workspace: &'a mut Workspace,
+    /// True if convolutions go back later.
+    pub(crate) learning: bool,
+    pub(crate) probe: Option<&'a Probe>,
+}
+
+impl Work for TileInputs<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(self) {
+        let Self { net, packed, samples, range, workspace, learning, probe } = self;
+        let (n, to) = match &net.memory {
+            Some(memory) => (memory.n_features(), &mut workspace.features),
+            None => (net.n_in, &mut workspace.inputs),
+        };
+        match (&net.conv, &mut workspace.conv) {
+            (Some(conv), Some(conv_workspace)) => {
+                conv.forward::<S>(&samples, range, packed, learning, conv_workspace, to);
+                report(probe, Stage::Forward);
+            }
+            _ => {
+                for (p, panel) in to.chunks_exact_mut(TILE * PANEL).enumerate() {
+                    samples.copy(range.clone(), n, p * PANEL..n.min((p + 1) * PANEL), PANEL, panel);
+                }
+                report(probe, Stage::Inputs);
+            }
+        }
+    }
+}
+
+/// A step of the memory for the samples of a tile.
+struct Step<'a> {
+    stage: &'a MemoryStage,
     packed: &'a [f32],
-    samples: Samples<'a>,
-    range: Range<usize>,
+    states: &'a mut [f32], // (m, S)
     workspace: &'a mut Workspace,
-    skip: Option<usize>,
-    /// True if a backward pass follows.
-    learning: bool,
-    probe: Option<&'a Probe>,
+}
+
+impl Work for Step<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(self) {
+        let Self { stage, packed, states, workspace: Workspace { features, memory, .. } } = self;
+        let Some(memory) = memory else { return };
+        let rows = 0..states.len() / stage.state_len();
+        stage.reserve(TILE, memory);
+        stage.read::<S>(packed, features, rows.clone(), memory);
+        states.chunks_exact(stage.state_len()).enumerate().for_each(|(i, state)| stage.set_state(i, state, memory));
+        stage.step::<S>(packed, &rows, memory);
+        stage.states(&rows, memory, states);
+    }
+}
+
+/// A tile on its way through the dense layers.
+pub(crate) struct TileForward<'a> {
+    pub(crate) net: &'a Net,
+    pub(crate) packed: &'a [f32],
+    /// Number of samples.
+    pub(crate) m: usize,
+    pub(crate) workspace: &'a mut Workspace,
+    pub(crate) skip: Option<usize>,
+    pub(crate) probe: Option<&'a Probe>,
 }
 
 impl Work for TileForward<'_> {
@@ -280,20 +383,7 @@ impl Work for TileForward<'_> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, packed, samples, range, workspace, skip, learning, probe } = self;
-        let m = range.len();
-        match (&net.conv, &mut workspace.conv) {
-            (Some(conv), Some(conv_workspace)) => {
-                conv.forward::<S>(&samples, range, packed, learning, conv_workspace, &mut workspace.inputs);
-                report(probe, Stage::Forward);
-            }
-            _ => {
-                for (p, panel) in workspace.inputs.chunks_exact_mut(TILE * PANEL).enumerate() {
-                    samples.copy(range.clone(), net.n_in, p * PANEL..net.n_in.min((p + 1) * PANEL), PANEL, panel);
-                }
-                report(probe, Stage::Inputs);
-            }
-        }
+        let Self { net, packed, m, workspace, skip, probe } = self;
         for (_, chain) in net.chains.iter().enumerate().filter(|(i, _)| Some(*i) != skip) {
             chain_forward::<S>(net, chain, packed, m, workspace);
         }
@@ -301,14 +391,16 @@ impl Work for TileForward<'_> {
     }
 }
 
-/// A tile on its way backward: adds its gradient to the slice's, if there is one.
-struct TileBackward<'a> {
-    net: &'a Net,
-    packed: &'a [f32],
-    samples: Samples<'a>,
-    range: Range<usize>,
-    workspace: &'a mut Workspace,
-    grads: Option<&'a mut [f32]>,
+/// A tile on its way back through the dense layers.
+///
+/// Adds its gradient to the slice's, if there is one.
+pub(crate) struct TileBackward<'a> {
+    pub(crate) net: &'a Net,
+    pub(crate) packed: &'a [f32],
+    /// Number of samples.
+    pub(crate) m: usize,
+    pub(crate) workspace: &'a mut Workspace,
+    pub(crate) grads: Option<&'a mut [f32]>,
 }
 
 impl Work for TileBackward<'_> {
@@ -316,16 +408,35 @@ impl Work for TileBackward<'_> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, packed, samples, range, workspace, mut grads } = self;
+        let Self { net, packed, m, workspace, mut grads } = self;
         for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
             grad.fill(0.0);
         }
         workspace.input_grads.fill(0.0);
         for index in (0..net.chains.len()).rev() {
-            chain_backward::<S>(net, index, packed, range.len(), workspace, grads.as_deref_mut());
+            chain_backward::<S>(net, index, packed, m, workspace, grads.as_deref_mut());
         }
+    }
+}
+
+/// A tile on its way back through the convolutions, after the dense layers.
+struct ConvBackward<'a> {
+    net: &'a Net,
+    packed: &'a [f32],
+    samples: Samples<'a>,
+    range: Range<usize>,
+    workspace: &'a mut Workspace,
+    grads: &'a mut [f32],
+}
+
+impl Work for ConvBackward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(self) {
+        let Self { net, packed, samples, range, workspace, grads } = self;
         let Workspace { inputs, conv: conv_workspace, input_grads, .. } = workspace;
-        if let (Some(conv), Some(conv_workspace), Some(grads)) = (&net.conv, conv_workspace, grads) {
+        if let (Some(conv), Some(conv_workspace)) = (&net.conv, conv_workspace) {
             conv.backward::<S>(&samples, range, packed, inputs, input_grads, conv_workspace, grads);
         }
     }
@@ -349,7 +460,7 @@ fn chain_forward<S: Set>(net: &Net, chain: &Chain, packed: &[f32], m: usize, wor
         // Layers are in order, so a layer reads one before it.
         let (before, from_here) = workspace.outputs.split_at_mut(l);
         let place = net.places[l];
-        let input = rows(place.source.map_or(&workspace.inputs, |source| &before[source]), m);
+        let input = rows(place.source.map_or(&workspace.inputs[chain.first..], |source| &before[source]), m);
         for (p, output) in each_panel(&mut from_here[0], m) {
             net.layers[l].forward::<S>(p, packed, input, place.activation, output);
         }
@@ -376,7 +487,7 @@ fn chain_backward<S: Set>(
     }
     for l in chain.layers.clone().rev() {
         let layer = &net.layers[l];
-        let input = net.places[l].source.map_or(&*inputs, |source| &outputs[source]);
+        let input = net.places[l].source.map_or(&inputs[chain.first..], |source| &outputs[source]);
         let dz = rows(delta, m);
         if let Some(grads) = &mut grads {
             layer.grads::<S>(rows(input, m), dz, grads);
@@ -388,7 +499,7 @@ fn chain_backward<S: Set>(
             }
             std::mem::swap(delta, next);
         } else if let Some(onto) =
-            chain.from.map(|from| &mut shared[from]).or((!input_grads.is_empty()).then_some(&mut *input_grads))
+            chain.from.map(|from| &mut shared[from][..]).or(input_grads.get_mut(chain.first..).filter(|grads| !grads.is_empty()))
         {
             let n = panels(layer.n_in);
             each_panel(onto, m).take(n).for_each(|(q, dx)| layer.input_grad::<S>(q, packed, dz, Init::Add, dx));

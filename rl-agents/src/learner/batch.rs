@@ -1,15 +1,17 @@
 //! Minibatches of a rollout: tensors for the reference, columns for the kernel.
 
 use candle_core::{Device, Tensor};
-use rl_buffer::Rollout;
+use rl_buffer::{Rollout, RolloutShape};
 use rl_envs::{Actions, math};
 
 use crate::agent::NamedTensor;
 use crate::kernel::gradient::Slices;
-use crate::kernel::samples::TILE;
+use crate::kernel::samples::{Samples, Sequences, TILE};
 use crate::kernel::slices::{MAX_SLICES, tree};
 use crate::kernel::tile::{Stats, Tile, TileLoss};
-use crate::learner::targets::{CONTIGUOUS, ChosenActions, Targets, chosen_actions};
+use crate::learner::reevaluate::{CONTIGUOUS, ChosenActions, chosen_actions};
+use crate::learner::targets::Targets;
+use crate::network::recurrent::TensorSequences;
 use crate::policy::distributions::{
     Distribution, choice_of, gaussian_entropy, log_prob_of, log_softmax_heads, standardize_columns,
 };
@@ -32,6 +34,61 @@ pub struct TensorBatch {
     pub advantages: Tensor,
     /// Targets of the values (B).
     pub returns: Tensor,
+    /// Sequences that the samples are, if the policy has memory.
+    pub(crate) sequences: Option<SequenceBatch>,
+}
+
+/// Sequences of a batch, for a policy with memory.
+pub(crate) struct SequenceBatch {
+    /// Samples in the order of time (B), and the place of each in it (B).
+    order: Tensor,
+    places: Tensor,
+    pub(crate) tensors: TensorSequences,
+}
+
+impl SequenceBatch {
+    /// Finds the columns of which `rows` are all samples.
+    fn new(policy: &ActorCritic, rollout: &Rollout, rows: &[u32]) -> Result<Self, Error> {
+        let device = policy.network().device();
+        let all = sequences(policy, rollout);
+        let (n_steps, n_envs, c) = (all.n_steps, all.n_envs, rows.len() / all.n_steps);
+        let mut order: Vec<u32> = (0..rows.len() as u32).collect();
+        order.sort_by_key(|&i| rows[i as usize] as usize / n_envs);
+        let mut places = vec![0u32; rows.len()];
+        order.iter().zip(0..).for_each(|(&i, place)| places[i as usize] = place);
+        let columns: Vec<u32> = order[..c].iter().map(|&i| rows[i as usize]).collect();
+        let first: Vec<f32> = columns.iter().flat_map(|&column| all.first_state(column)).copied().collect();
+        let first = Tensor::from_vec(first, (c, policy.network().state_len()), device)?;
+        let continues = (1..n_steps).map(|t| {
+            let row = |&column: &u32| t as u32 * n_envs as u32 + column;
+            let continues = columns.iter().map(|column| f32::from(u8::from(!all.begins(row(column)))));
+            Tensor::from_vec(continues.collect(), (c, 1), device)
+        });
+        let continues = continues.collect::<candle_core::Result<_>>()?;
+        let tensors = TensorSequences { first, continues, horizon: all.horizon };
+        let b = rows.len();
+        Ok(Self { order: Tensor::from_vec(order, b, device)?, places: Tensor::from_vec(places, b, device)?, tensors })
+    }
+}
+
+#[cfg(test)]
+impl SequenceBatch {
+    /// A copy in f64.
+    pub(crate) fn to_f64(&self) -> Self {
+        let double = |t: &Tensor| t.to_dtype(candle_core::DType::F64).unwrap();
+        let TensorSequences { first, continues, horizon } = &self.tensors;
+        let continues = continues.iter().map(double).collect();
+        let tensors = TensorSequences { first: double(first), continues, horizon: *horizon };
+        Self { order: self.order.clone(), places: self.places.clone(), tensors }
+    }
+}
+
+/// Columns of a rollout, for a policy with memory.
+pub(crate) fn sequences<'a>(policy: &ActorCritic, rollout: &'a Rollout) -> Sequences<'a> {
+    let RolloutShape { n_steps, n_envs, .. } = rollout.shape();
+    let ends = [rollout.terminated(), rollout.truncated()].map(|ends| ends.to_slice().expect(CONTIGUOUS));
+    let horizon = policy.network().memory_horizon();
+    Sequences { n_steps, n_envs, ends, first_states: rollout.first_states(), horizon }
 }
 
 impl TensorBatch {
@@ -75,7 +132,20 @@ impl TensorBatch {
             values: floats(&targets.values)?,
             advantages: Tensor::from_slice(advantages, b, device)?,
             returns: floats(&targets.returns)?,
+            sequences: (policy.network().state_len() > 0).then(|| SequenceBatch::new(policy, rollout, rows)).transpose()?,
         })
+    }
+
+    /// Computes logits or means (B, A) and values (B) of the samples.
+    ///
+    /// With candle operations. Gradients flow to `params` (P).
+    ///
+    /// # Errors
+    /// Errors of candle.
+    pub fn forward(&self, policy: &ActorCritic, params: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
+        let Some(SequenceBatch { order, places, tensors }) = &self.sequences else { return policy.forward(params, &self.obs) };
+        let (outputs, values, _) = policy.forward_sequences(params, &self.obs.index_select(order, 0)?, tensors)?;
+        Ok((outputs.index_select(places, 0)?, values.index_select(places, 0)?))
     }
 }
 
@@ -204,7 +274,10 @@ impl Minibatch<'_> {
             n_actions: policy.n_actions(),
         };
         let obs = self.rollout.obs_rows(0..self.rollout.len());
-        let samples = policy.network().samples(obs, Some(self.rows));
+        let samples = Samples {
+            sequences: kernel.net.memory.as_ref().map(|_| sequences(policy, self.rollout)),
+            ..policy.network().samples(obs, Some(self.rows))
+        };
         let mut sums = [0.0f64; 5];
         let slices = slices.gradient(kernel, samples, b, threads, &loss, gradient)?;
         if let Distribution::Gaussian { log_std } = policy.distribution() {

@@ -3,6 +3,7 @@
 pub(crate) mod batch;
 pub(crate) mod descent;
 pub mod optim;
+pub(crate) mod reevaluate;
 pub(crate) mod targets;
 
 use std::ops::{ControlFlow, Range};

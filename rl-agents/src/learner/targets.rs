@@ -1,17 +1,12 @@
 //! Targets of actor and critic: advantages and returns of a rollout.
 
-use ndarray::{Array1, Array2, ArrayView2};
-use rl_buffer::{ActionSlice, Rollout, returns};
-use rl_envs::{Actions, Pool, math, pool};
+use ndarray::{Array2, ArrayView2};
+use rl_buffer::{Rollout, returns};
+use rl_envs::{Pool, math};
 
-use crate::kernel::samples::TILE;
-use crate::kernel::slices::MAX_SLICES;
-use crate::policy::distributions::{Distribution, log_prob_of, log_softmax_heads, standardize_columns};
-use crate::policy::network::TileScratch;
-use crate::{ActorCritic, Error, Policy, Scratch, kernel::sums};
-
-/// Reason why every array of a rollout has a slice.
-pub(crate) const CONTIGUOUS: &str = "a rollout's arrays are contiguous";
+use crate::kernel::sums;
+use crate::learner::reevaluate::{Reevaluated, reevaluate};
+use crate::{ActorCritic, Error, Policy, Scratch};
 
 /// Targets of actor and critic, row by row from (0, 0) to (T - 1, N - 1).
 #[derive(Default)]
@@ -74,16 +69,11 @@ impl Targets {
         refresh: Refresh,
         pool: &Pool,
     ) -> Result<Self, Error> {
-        let (log_probs, values) = judge(policy, rollout, refresh != Refresh::Values, pool)?;
+        let Reevaluated { log_probs, values, last_values, final_values } =
+            reevaluate(policy, rollout, refresh != Refresh::Values, pool)?;
         let corrected = refresh == Refresh::VTrace;
         let ratios = if corrected { ratios(&log_probs, rollout) } else { Array2::ones(rollout.values().dim()) };
-        let (n_steps, n_envs) = rollout.values().dim();
-        let mut scratch = Scratch::default();
-        let (mut final_values, mut last_values) = (vec![0.0; rollout.final_at().len()], Array1::zeros(n_envs));
-        policy.values(rollout.final_obs(), &[], &mut final_values, &mut scratch)?;
-        let last_obs = rollout.obs_rows(n_steps * n_envs..(n_steps + 1) * n_envs);
-        policy.values(last_obs, &[], last_values.as_slice_mut().expect(CONTIGUOUS), &mut scratch)?;
-        let [mut next_values, mut advantages, mut returns] = [(); 3].map(|()| Array2::zeros((n_steps, n_envs)));
+        let [mut next_values, mut advantages, mut returns] = [(); 3].map(|()| Array2::zeros(values.dim()));
         rollout.next_values_of(values.view(), last_values.view(), &final_values, next_values.view_mut());
         let steps = returns::Outcomes { rewards, ..rollout.outcomes(next_values.view()) };
         returns::vtrace(&steps, values.view(), ratios.view(), gamma, lambda, advantages.view_mut(), returns.view_mut());
@@ -155,75 +145,6 @@ fn ratios(log_probs: &Array2<f32>, rollout: &Rollout) -> Array2<f32> {
     ratios
 }
 
-/// Log-probabilities of a rollout's actions, and values, by `policy`, (T, N) each.
-///
-/// Log-probabilities are (0, 0) unless requested.
-fn judge(
-    policy: &ActorCritic,
-    rollout: &Rollout,
-    with_log_probs: bool,
-    pool: &Pool,
-) -> Result<(Array2<f32>, Array2<f32>), Error> {
-    let a = policy.n_actions();
-    let actions = chosen_actions(policy, rollout)?;
-    let masks = rollout.masks().map(|masks| masks.to_slice().expect(CONTIGUOUS));
-    let shape = rollout.values().dim();
-    let mut values = Array2::zeros(shape);
-    let mut log_probs = Array2::zeros(if with_log_probs { shape } else { (0, 0) });
-    let mut rest = (log_probs.as_slice_mut().expect(CONTIGUOUS), values.as_slice_mut().expect(CONTIGUOUS));
-    let mut work = Vec::with_capacity(MAX_SLICES);
-    for rows in pool::slices(rollout.len(), MAX_SLICES, TILE) {
-        let (log_probs, more_log_probs) = rest.0.split_at_mut(if with_log_probs { rows.len() } else { 0 });
-        let (values, more_values) = rest.1.split_at_mut(rows.len());
-        rest = (more_log_probs, more_values);
-        work.push((rows, log_probs, values, Scratch::default(), Ok(())));
-    }
-    pool.each(&mut work, &|(rows, log_probs, values, scratch, result)| {
-        let obs = rollout.obs_rows(rows.clone());
-        if !with_log_probs {
-            *result = policy.values(obs, &[], values, scratch);
-            return;
-        }
-        let TileScratch { workspace, outputs, chosen, .. } = policy.network().tile_scratch(scratch, a);
-        *result = policy.each_tile(obs, rows.len(), workspace, outputs, values, &mut |range, outputs| {
-            let m = range.len();
-            let of_all = rows.start + range.start..rows.start + range.end;
-            let log_probs = &mut log_probs[range];
-            match actions {
-                Actions::Discrete((actions, heads)) => {
-                    let legal = masks.map_or(&[][..], |masks| &masks[of_all.start * a..of_all.end * a]);
-                    log_softmax_heads(outputs, m, heads, legal, &mut [0.0; 2 * TILE]);
-                    for (s, (log_prob, &action)) in log_probs.iter_mut().zip(&actions[of_all]).enumerate() {
-                        *log_prob = log_prob_of(outputs, m, s, heads, action);
-                    }
-                }
-                Actions::Continuous((actions, log_std)) => {
-                    let columns = &mut chosen[..a * m];
-                    for (s, row) in actions[of_all.start * a..of_all.end * a].chunks_exact(a).enumerate() {
-                        columns[s..].iter_mut().step_by(m).zip(row).for_each(|(to, &action)| *to = action);
-                    }
-                    standardize_columns(outputs, columns, m, log_std, log_probs);
-                }
-            }
-        });
-    });
-    work.into_iter().try_for_each(|(.., result)| result)?;
-    Ok((log_probs, values))
-}
-
-/// Actions of a rollout, with what their probabilities need: heads, or parameters.
-pub(crate) type ChosenActions<'a> = Actions<(&'a [u32], &'a [usize]), (&'a [f32], &'a [f32])>;
-
-pub(crate) fn chosen_actions<'a>(policy: &'a ActorCritic, rollout: &'a Rollout) -> Result<ChosenActions<'a>, Error> {
-    match (policy.distribution(), rollout.actions().to_slice()) {
-        (Distribution::Categorical { heads }, ActionSlice::Discrete(actions)) => Ok(Actions::Discrete((actions, heads))),
-        (Distribution::Gaussian { log_std }, ActionSlice::Continuous(actions)) => {
-            Ok(Actions::Continuous((actions, &policy.params()[log_std.clone()])))
-        }
-        _ => Err(Error::ActionKind),
-    }
-}
-
 /// Scales advantages to mean 0 and (unbiased) standard deviation 1.
 ///
 /// Equal advantages become 0.
@@ -276,7 +197,7 @@ mod tests {
             let end = rollout.final_at().iter().position(|end| *end == at);
             end.map_or(all[4 * (at.0 + 1) + at.1], |i| finals[i])
         });
-        let (log_probs, _) = judge(&now, &rollout, true, &pool).unwrap();
+        let Reevaluated { log_probs, .. } = reevaluate(&now, &rollout, true, &pool).unwrap();
         for refresh in [Refresh::Values, Refresh::LogProbs, Refresh::VTrace] {
             let corrected = refresh == Refresh::VTrace;
             let ratios = if corrected { ratios(&log_probs, &rollout) } else { Array2::ones(shape) };
@@ -302,7 +223,7 @@ mod tests {
                 let policy = fixture::moved_policy(LearnerKind::Reference, case);
                 let fused = fixture::moved_policy(LearnerKind::Fused, case);
                 let rollout = minibatch.rollout;
-                let (log_probs, values) = judge(&fused, rollout, true, &Pool::new(2).unwrap()).unwrap();
+                let Reevaluated { log_probs, values, .. } = reevaluate(&fused, rollout, true, &Pool::new(2).unwrap()).unwrap();
                 let found = ratios(&log_probs, rollout);
                 let rows: Vec<u32> = (0..32).collect();
                 let batch = TensorBatch::gather(&policy, rollout, minibatch.targets, &rows, &[0.0; 32]).unwrap();

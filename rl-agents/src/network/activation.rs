@@ -48,6 +48,14 @@ impl Activation {
     }
 }
 
+/// Replaces numbers x by 1 / (1 + exp(-x)), computed as (tanh(x / 2) + 1) / 2.
+#[inline(always)]
+pub(crate) fn sigmoid<S: Set>(x: &mut [f32]) {
+    x.iter_mut().for_each(|x| *x *= 0.5);
+    tanh::<S>(x);
+    x.iter_mut().for_each(|x| *x = S::multiply_add(*x, 0.5, 0.5));
+}
+
 /// Numbers that pass each stage of [`tanh`] together.
 const TOGETHER: usize = 512;
 

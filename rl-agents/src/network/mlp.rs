@@ -17,6 +17,23 @@ pub(crate) struct Linear {
     pub(crate) n_out: usize,
 }
 
+impl Linear {
+    /// Creates a layer.
+    ///
+    /// Appends its tensors to `layout` as `name.weight` and `name.bias`.
+    pub(crate) fn new(layout: &mut Layout, name: &str, n_in: usize, n_out: usize) -> Self {
+        let weight = layout.push(format!("{name}.weight"), &[n_in, n_out]);
+        Self { weight, bias: layout.push(format!("{name}.bias"), &[n_out]), n_in, n_out }
+    }
+
+    /// Computes outputs (B, out) of inputs (B, in) with candle operations.
+    pub(crate) fn forward(&self, params: &Tensor, x: &Tensor, precision: Precision) -> candle_core::Result<Tensor> {
+        let weight = params.narrow(0, self.weight.start, self.weight.len())?.reshape((self.n_in, self.n_out))?;
+        let bias = params.narrow(0, self.bias.start, self.bias.len())?;
+        precision.matmul(x, &weight)?.broadcast_add(&bias)
+    }
+}
+
 /// Linear layers with an activation after each but the last.
 ///
 /// In a trunk, the activation follows the last layer too.
@@ -32,12 +49,7 @@ impl Mlp {
     ///
     /// Appends their tensors to `layout` as `name.0.weight`, `name.0.bias`, ...
     pub(crate) fn new(layout: &mut Layout, name: &str, sizes: &[usize], activation: Activation) -> Self {
-        let layers = sizes.windows(2).enumerate().map(|(i, size)| Linear {
-            weight: layout.push(format!("{name}.{i}.weight"), size),
-            bias: layout.push(format!("{name}.{i}.bias"), &size[1..]),
-            n_in: size[0],
-            n_out: size[1],
-        });
+        let layers = sizes.windows(2).enumerate().map(|(i, size)| Linear::new(layout, &format!("{name}.{i}"), size[0], size[1]));
         Self { layers: layers.collect(), activation, trunk: false }
     }
 
@@ -79,9 +91,7 @@ impl Mlp {
     pub(crate) fn forward(&self, params: &Tensor, inputs: &Tensor, precision: Precision) -> candle_core::Result<Tensor> {
         let mut x = inputs.clone();
         for (i, layer) in self.layers.iter().enumerate() {
-            let weight = params.narrow(0, layer.weight.start, layer.weight.len())?.reshape((layer.n_in, layer.n_out))?;
-            let bias = params.narrow(0, layer.bias.start, layer.bias.len())?;
-            x = precision.matmul(&x, &weight)?.broadcast_add(&bias)?;
+            x = layer.forward(params, &x, precision)?;
             if i + 1 < self.layers.len() || self.trunk {
                 x = self.activation.forward(&x)?;
             }

@@ -5,3 +5,4 @@ pub(crate) mod mlp;
 pub(crate) mod normalize;
 pub mod params;
 pub(crate) mod precision;
+pub(crate) mod recurrent;

@@ -8,11 +8,12 @@ use rl_envs::{ActionSpace, Actions, Isa, Pool, Purpose, Space, Spaces, rng};
 use rl_policy::{Exported, Head};
 
 use crate::kernel::fused::Fused;
-use crate::kernel::net::PackedNet;
+use crate::kernel::net::{Net, PackedNet};
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{self, Workspace};
 use crate::network::normalize::Moments;
 use crate::network::params::Layout;
+use crate::network::recurrent::TensorSequences;
 use crate::policy::distributions::{
     Distribution, add_noise, greedy, log_prob_of, log_softmax_heads, sample, standardize_columns,
 };
@@ -23,8 +24,9 @@ use crate::{Acted, Acting, Choice, Error, LearnerKind, NetConfig, NetSize, Polic
 
 /// A policy and a value function, two heads of a network.
 ///
-/// The networks `actor` and `critic` are separate, or follow a shared `trunk`; convolutions come first. The policy is categorical
-/// or Gaussian, as the action space is discrete or continuous; a Gaussian one has its `log_std` at the end of the parameters.
+/// The networks `actor` and `critic` are separate, or follow a shared `trunk`; convolutions come first, then memory. The policy
+/// is categorical or Gaussian, as the action space is discrete or continuous; a Gaussian one has its `log_std` at the end of the
+/// parameters.
 ///
 /// Initialization: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the policy's last layer, 1 in the value function's; biases
 /// 0.
@@ -33,6 +35,13 @@ pub struct ActorCritic {
     network: Network,
     distribution: Distribution,
     n_actions: usize,
+}
+
+/// Rows that acting writes beside the actions.
+struct BesideActions<'a> {
+    log_probs: &'a mut [f32],
+    values: &'a mut [f32],
+    states: &'a mut [f32],
 }
 
 /// Index of the policy among the heads.
@@ -196,7 +205,7 @@ impl ActorCritic {
 
     /// Computes logits or means (B, A) and values (B) with candle operations.
     ///
-    /// The observations (B, D) are scaled and normalized. Gradients flow to `params` (P).
+    /// The observations (B, D) are scaled and normalized. Gradients flow to `params` (P). The policy has no memory.
     ///
     /// # Errors
     /// Errors of candle.
@@ -205,15 +214,28 @@ impl ActorCritic {
         Ok((outputs[ACTOR].clone(), outputs[CRITIC].squeeze(1)?))
     }
 
+    /// [`ActorCritic::forward`] of sequences, with their last states (C, S).
+    ///
+    /// For a policy with memory; the samples (T C) are time-major.
+    pub(crate) fn forward_sequences(
+        &self,
+        params: &Tensor,
+        obs: &Tensor,
+        sequences: &TensorSequences,
+    ) -> candle_core::Result<(Tensor, Tensor, Tensor)> {
+        let (outputs, states) = self.network.forward_sequences(params, obs, sequences)?;
+        Ok((outputs[ACTOR].clone(), outputs[CRITIC].squeeze(1)?, states))
+    }
+
     /// Computes [`ActorCritic::forward`] on the tile kernel, for losses in candle.
     ///
     /// It is one operation. The gradient flows to `params`, not to `obs`.
     ///
     /// # Errors
-    /// Errors of candle; an error if the learner is the reference.
+    /// Errors of candle; an error if the learner is the reference, or if the policy has memory.
     pub fn forward_fused(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
-        let Some(PackedNet { isa, net, .. }) = self.network.kernel() else {
-            candle_core::bail!("the reference learner has no kernel")
+        let Some(PackedNet { isa, net, .. }) = self.network.kernel().filter(|kernel| kernel.net.memory.is_none()) else {
+            candle_core::bail!("the reference learner and a policy with memory have no kernel of samples on their own")
         };
         let (n_actions, obs_len) = (self.n_actions, self.network.obs_len());
         let op = Fused { isa, net: net.clone(), chains: self.chains(), n_actions, obs_len };
@@ -227,11 +249,10 @@ impl ActorCritic {
         heads: &[usize],
         TileScratch { workspace, outputs, row, .. }: &mut TileScratch,
         actions: &mut [u32],
-        log_probs: &mut [f32],
-        values: &mut [f32],
+        BesideActions { log_probs, values, states }: BesideActions<'_>,
     ) -> Result<(), Error> {
         let a = self.n_actions;
-        self.each_tile(obs, actions.len(), workspace, outputs, values, &mut |range, logits| {
+        self.each_tile(obs, states, workspace, outputs, values, &mut |range, logits| {
             let m = range.len();
             let masks = mask_rows(masks, range.clone(), a);
             log_softmax_heads(logits, m, heads, masks, &mut [0.0; 2 * TILE]);
@@ -263,11 +284,10 @@ impl ActorCritic {
         log_std: &[f32],
         TileScratch { workspace, outputs, chosen, .. }: &mut TileScratch,
         actions: &mut [f32],
-        log_probs: &mut [f32],
-        values: &mut [f32],
+        BesideActions { log_probs, values, states }: BesideActions<'_>,
     ) -> Result<(), Error> {
         let a = self.n_actions;
-        self.each_tile(obs, log_probs.len(), workspace, outputs, values, &mut |range, means| {
+        self.each_tile(obs, states, workspace, outputs, values, &mut |range, means| {
             let m = range.len();
             let chosen = &mut chosen[..a * m];
             chosen.copy_from_slice(means);
@@ -284,21 +304,23 @@ impl ActorCritic {
 
     /// Runs N observations forward, and passes the policy's outputs to `choose`.
     ///
-    /// Writes the values (N), unless `values` is empty. `choose` gets the policy's outputs tile by tile, as columns (A, m).
+    /// Writes the values (N), unless `values` is empty, and the next `states` (N, S). `choose` gets the policy's outputs tile by
+    /// tile, as columns (A, m).
     pub(crate) fn each_tile(
         &self,
         obs: ObsSlice<'_>,
-        n: usize,
+        states: &mut [f32],
         workspace: &mut Option<Workspace>,
         outputs: &mut [f32],
         values: &mut [f32],
         choose: &mut impl FnMut(Range<usize>, &mut [f32]),
     ) -> Result<(), Error> {
         let network = &self.network;
+        let n = obs.len() / network.obs_len();
         if let (Some(kernel), Some(workspace)) = (network.kernel(), workspace) {
             let (actor, critic) = self.chains();
             let skip = values.is_empty().then_some(critic);
-            tile::forward(kernel, network.samples(obs, None), n, skip, workspace, |tile: &mut tile::Tile<'_>| {
+            tile::forward(kernel, network.samples(obs, None), n, skip, states, workspace, |tile: &mut tile::Tile<'_>| {
                 let range = tile.samples();
                 let outputs = &mut outputs[..self.n_actions * range.len()];
                 outputs.chunks_exact_mut(range.len()).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
@@ -308,11 +330,24 @@ impl ActorCritic {
                 choose(range, outputs);
             });
         } else {
-            let (outputs, value) = self.forward(&network.params_tensor()?, &network.features(obs)?)?;
+            let (outputs, value) = self.reference_step(obs, states)?;
             values.copy_from_slice(&value.to_vec1::<f32>()?);
             each_reference_tile(&outputs, n, choose)?;
         }
         Ok(())
+    }
+
+    /// [`ActorCritic::forward`] of N observations; replaces the `states` (N, S).
+    fn reference_step(&self, obs: ObsSlice<'_>, states: &mut [f32]) -> candle_core::Result<(Tensor, Tensor)> {
+        let (params, obs) = (self.network.params_tensor()?, self.network.features(obs)?);
+        if states.is_empty() {
+            return self.forward(&params, &obs);
+        }
+        let first = Tensor::from_slice(states, (obs.dim(0)?, self.network.state_len()), self.network.device())?;
+        let sequences = TensorSequences { first, continues: Vec::new(), horizon: 0 };
+        let (outputs, value, next) = self.forward_sequences(&params, &obs, &sequences)?;
+        states.copy_from_slice(&next.flatten_all()?.to_vec1::<f32>()?);
+        Ok((outputs, value))
     }
 
     /// Returns the kernel's chains of policy and value function.
@@ -342,37 +377,43 @@ impl Clone for ActorCritic {
 
 impl Policy for ActorCritic {
     fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
-        let (scratch, Acted { actions, log_probs, values, states: _ }) =
-            (self.network.tile_scratch(scratch, self.n_actions), acted);
+        let (scratch, Acted { actions, log_probs, values, states }) = (self.network.tile_scratch(scratch, self.n_actions), acted);
+        let beside = BesideActions { log_probs, values, states };
         match (actions, &self.distribution) {
             (Actions::Discrete(actions), Distribution::Categorical { heads }) => {
-                self.act_discrete(acting, heads, scratch, actions, log_probs, values)
+                self.act_discrete(acting, heads, scratch, actions, beside)
             }
             (Actions::Continuous(actions), Distribution::Gaussian { log_std }) => {
-                self.act_continuous(acting, &self.params()[log_std.clone()], scratch, actions, log_probs, values)
+                self.act_continuous(acting, &self.params()[log_std.clone()], scratch, actions, beside)
             }
             _ => Err(Error::ActionKind),
         }
     }
 
-    fn values(&self, obs: ObsSlice<'_>, _: &[f32], values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error> {
-        let workspace = &mut self.network.tile_scratch(scratch, self.n_actions).workspace;
+    fn values(&self, obs: ObsSlice<'_>, states: &[f32], values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error> {
+        let TileScratch { workspace, states: next, .. } = self.network.tile_scratch(scratch, self.n_actions);
+        next.clear();
+        next.extend_from_slice(states);
         if let (Some(kernel), Some(workspace)) = (self.network.kernel(), workspace) {
             let (actor, critic) = self.chains();
             let samples = self.network.samples(obs, None);
-            tile::forward(kernel, samples, values.len(), Some(actor), workspace, |tile: &mut tile::Tile<'_>| {
+            tile::forward(kernel, samples, values.len(), Some(actor), next, workspace, |tile: &mut tile::Tile<'_>| {
                 tile.column(critic, 0, &mut values[tile.samples()]);
             });
         } else if !values.is_empty() {
-            let (_, value) = self.forward(&self.network.params_tensor()?, &self.network.features(obs)?)?;
-            values.copy_from_slice(&value.to_vec1::<f32>()?);
+            values.copy_from_slice(&self.reference_step(obs, next)?.1.to_vec1::<f32>()?);
         }
         Ok(())
     }
 
+    fn state_len(&self) -> usize {
+        self.network.state_len()
+    }
+
     fn values_apart(&self) -> bool {
         let (_, critic) = self.chains();
-        self.network.kernel().is_some_and(|PackedNet { net, .. }| net.conv.is_none() && net.chains[critic].from.is_none())
+        let apart = |net: &Net| net.conv.is_none() && net.memory.is_none() && net.chains[critic].from.is_none();
+        self.network.kernel().is_some_and(|PackedNet { net, .. }| apart(net))
     }
 
     fn weights(&self) -> Weights<'_> {
@@ -380,6 +421,9 @@ impl Policy for ActorCritic {
     }
 
     fn exported(&self, spaces: &Spaces) -> Option<Exported> {
+        if self.state_len() > 0 {
+            return None;
+        }
         let head = match &self.distribution {
             Distribution::Categorical { heads } => {
                 Head::Categorical { sizes: heads.iter().map(|&n| n as u32).collect(), masked: spaces.actions.masked() }

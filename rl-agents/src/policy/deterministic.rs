@@ -158,7 +158,7 @@ impl DeterministicPolicy {
         let TileScratch { workspace, outputs, .. } = network.tile_scratch(scratch, a);
         if let (Some(kernel), Some(workspace)) = (network.kernel(), workspace) {
             let chain = network.chain(0);
-            tile::forward(kernel, network.samples(obs, None), n, None, workspace, |tile: &mut Tile<'_>| {
+            tile::forward(kernel, network.samples(obs, None), n, None, &mut [], workspace, |tile: &mut Tile<'_>| {
                 let range = tile.samples();
                 let outputs = &mut outputs[..a * range.len()];
                 outputs.chunks_exact_mut(range.len()).enumerate().for_each(|(j, column)| tile.column(chain, j, column));

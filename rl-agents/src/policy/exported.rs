@@ -3,7 +3,7 @@
 use rl_envs::{ActionSpace, Dtype, Space};
 use rl_policy::{Exported, Head, Input, Layer, LayerKind};
 
-use crate::kernel::conv::ConvShape;
+use crate::kernel::encoder::conv::ConvShape;
 use crate::kernel::gemm::pad;
 use crate::network::activation::Activation;
 use crate::network::mlp::{Linear, Mlp};

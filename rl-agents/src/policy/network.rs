@@ -12,8 +12,8 @@ use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::{Isa, Pool, Space, pool};
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::categories::Categories;
-use crate::kernel::conv::Conv;
+use crate::kernel::encoder::categories::Categories;
+use crate::kernel::encoder::conv::Conv;
 use crate::kernel::net::{Kernel, Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
 use crate::kernel::tile::Workspace;
@@ -22,6 +22,7 @@ use crate::network::mlp::{Linear, Mlp};
 use crate::network::normalize::{Moments, Normalizer};
 use crate::network::params::Layout;
 use crate::network::precision::candle_device;
+use crate::network::recurrent::{Cell, Cells, MemoryKind, TensorSequences};
 use crate::probe::Threads;
 use crate::settings::{self, Kind};
 use crate::{Error, Precision, Scratch, Snapshot, Weights};
@@ -53,6 +54,20 @@ crate::settings! {
         activation: Activation = Activation::Tanh, Kind::Choice(&["tanh", "relu", "elu"]);
         /// Shares the hidden layers between policy and value function.
         shared_trunk: bool = false, Kind::Bool;
+        /// Memory before the hidden layers, of PPO and A2C.
+        ///
+        /// Policy and value function have one each, or share one with shared_trunk = true. It is forgotten when an episode ends.
+        /// A minibatch is made of whole columns of the rollout: its size is a multiple of n_steps.
+        #[serde(default)]
+        memory: MemoryKind = MemoryKind::None, Kind::Choice(&["none", "gru", "lstm"]);
+        /// Outputs of the memory, as many as it has numbers in each vector of its state.
+        #[serde(default = "NetConfig::memory_size")]
+        memory_size: usize = 64, Kind::Int(1, settings::MAX_UNITS);
+        /// Steps that a gradient goes back through the memory; 0: the rollout.
+        ///
+        /// Gradients stop before the steps whose number is a multiple of it.
+        #[serde(default)]
+        memory_horizon: usize = 0, Kind::Int(0, 1 << 24), resumable;
         /// Implementation of networks: fused: the tile kernel; reference: candle, slow.
         learner: LearnerKind = LearnerKind::Fused, Kind::Choice(&["fused", "reference"]);
         /// Precision of matrix products with learner = "reference"; all else is f32.
@@ -87,7 +102,16 @@ impl NetConfig {
         }
         Conv::new(&mut Layout::default(), obs, &self.conv, self.activation).map(|_| ())
     }
+
+    /// Refuses memory, for the reason and with the way out of `allowed`.
+    pub(crate) fn check_no_memory(&self, allowed: &'static str) -> Result<(), Error> {
+        let value = format!("{:?}", self.memory).to_lowercase();
+        if self.memory == MemoryKind::None { Ok(()) } else { Err(Error::Setting { name: "memory", value, allowed }) }
+    }
 }
+
+/// Reason for which algorithms with a replay memory refuse a policy's memory.
+pub(crate) const NO_MEMORY: &str = "but only PPO and A2C learn with memory; leave it at none";
 
 /// Name, hidden layers without those of a trunk, and outputs of a network.
 #[derive(Clone, Copy, Debug)]
@@ -97,13 +121,15 @@ pub(crate) struct HeadLayers<'a> {
     pub(crate) n_out: usize,
 }
 
-/// Layout of networks without parameters: `conv`, an optional trunk, heads.
+/// Layout of networks without parameters: `conv`, memory, an optional trunk, heads.
 #[derive(Debug)]
 pub(crate) struct NetworkShape {
     pub(crate) layout: Layout,
     pub(crate) conv: Conv,
     /// Categories among the elements of an observation, if there are any.
     pub(crate) categories: Option<Arc<Categories>>,
+    /// Memory: a cell for each head, one that they share, or none.
+    pub(crate) cells: Cells,
     trunk: Option<Mlp>,
     heads: Vec<Mlp>,
 }
@@ -119,15 +145,21 @@ impl NetworkShape {
         net.check(obs)?;
         let mut layout = Layout::default();
         let conv = Conv::new(&mut layout, obs, &net.conv, net.activation)?;
+        let remembers = net.memory != MemoryKind::None;
+        let names = heads.iter().filter(|_| !shared).map(|head| format!("{}.memory", head.name));
+        let names: Vec<_> = names.chain(shared.then(|| "memory".into())).filter(|_| remembers).collect();
+        let cell = |name: &String| Cell::new(&mut layout, name, net.memory, conv.n_out(), net.memory_size);
+        let cells = Cells(names.iter().map(cell).collect());
+        let n_in = if remembers { net.memory_size } else { conv.n_out() };
         let mut mlp = |name: &str, sizes: &[&[usize]]| Mlp::new(&mut layout, name, &sizes.concat(), net.activation);
-        let trunk = (shared && !net.hidden.is_empty()).then(|| mlp("trunk", &[&[conv.n_out()], &net.hidden]).into_trunk());
+        let trunk = (shared && !net.hidden.is_empty()).then(|| mlp("trunk", &[&[n_in], &net.hidden]).into_trunk());
         let last = net.hidden.last().filter(|_| shared).copied();
         let head = |&HeadLayers { name, hidden, n_out }: &HeadLayers<'_>| match last {
             Some(last) => mlp(name, &[&[last], &[n_out]]),
-            None => mlp(name, &[&[conv.n_out()], hidden, &[n_out]]),
+            None => mlp(name, &[&[n_in], hidden, &[n_out]]),
         };
         let heads = heads.iter().map(head).collect();
-        Ok(Self { layout, conv, categories: Categories::new(obs).map(Arc::new), trunk, heads })
+        Ok(Self { layout, conv, categories: Categories::new(obs).map(Arc::new), cells, trunk, heads })
     }
 
     /// Hidden layers that all heads share, if there are any.
@@ -142,7 +174,7 @@ impl NetworkShape {
 
     /// Returns the networks in the layouts of the kernel.
     pub(crate) fn kernel(&self, activation: Activation) -> Net {
-        Net::new(&self.conv, self.categories.as_ref(), &self.mlps(), activation)
+        Net::new(&self.conv, self.categories.as_ref(), &self.cells, &self.mlps(), activation)
     }
 
     /// Returns the networks in order, each with the index of the one that it follows.
@@ -163,6 +195,8 @@ pub(crate) struct Network {
     normalizer: Option<Normalizer>,
     version: u64,
     kernel: Option<Kernel>,
+    /// Steps that a gradient goes back through the memory; 0: all of a rollout.
+    memory_horizon: usize,
     /// Precision of the reference learner.
     precision: Precision,
     /// Device of the reference learner.
@@ -187,6 +221,7 @@ impl Network {
             normalizer,
             version: 0,
             kernel,
+            memory_horizon: net.memory_horizon,
             precision: net.precision,
             device: Device::Cpu,
         }
@@ -197,9 +232,13 @@ impl Network {
     /// The gain is sqrt(2) in hidden layers and that of `gains` in the last layer of each head.
     pub(crate) fn init(&mut self, gains: &[f32], seed: u64) {
         let Self { shape, params, .. } = self;
-        let NetworkShape { conv, trunk, heads, .. } = &**shape;
+        let NetworkShape { conv, cells, trunk, heads, .. } = &**shape;
         conv.init(params, seed);
         let mut index = conv.n_layers();
+        for cell in &cells.0 {
+            cell.init(params, seed, index);
+            index += cell.layers().count() as u32;
+        }
         let trunk = trunk.iter().map(|mlp| (mlp, std::f32::consts::SQRT_2));
         for (mlp, gain) in trunk.chain(heads.iter().zip(gains.iter().copied())) {
             mlp.init(params, gain, seed, index);
@@ -362,11 +401,13 @@ impl Network {
     /// Forward, gradients of the weights, and gradients of the inputs except for the first layers count two for each product.
     pub(crate) fn flops_per_sample(&self) -> usize {
         let weights = |layer: &Linear| layer.weight.len();
-        let NetworkShape { conv, categories, trunk, heads, .. } = &*self.shape;
-        let dense: usize = trunk.iter().chain(heads).flat_map(Mlp::layers).map(|layer| 6 * weights(layer)).sum();
+        let NetworkShape { conv, categories, cells, trunk, heads, .. } = &*self.shape;
+        let of_cells = cells.0.iter().flat_map(Cell::layers);
+        let dense: usize = of_cells.chain(trunk.iter().chain(heads).flat_map(Mlp::layers)).map(|layer| 6 * weights(layer)).sum();
         let convolutions: usize = conv.products().map(|products| 6 * products).sum();
         let of_first = match (conv.products().next(), trunk) {
             (Some(products), _) => products,
+            _ if !cells.0.is_empty() => cells.0.iter().flat_map(|cell| &cell.inputs).map(weights).sum(),
             (None, Some(trunk)) => weights(&trunk.layers()[0]),
             (None, None) => heads.iter().map(|mlp| weights(&mlp.layers()[0])).sum(),
         };
@@ -377,16 +418,56 @@ impl Network {
 
     /// Computes the outputs (B, out) of each head with candle operations.
     ///
-    /// Observations (B, D) are scaled and normalized. Gradients flow to `params` (P).
+    /// Observations (B, D) are scaled and normalized. Gradients flow to `params` (P). The network has no memory.
     pub(crate) fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Vec<Tensor>> {
-        let NetworkShape { conv, categories, trunk, heads, .. } = &*self.shape;
+        let features = self.encoded(params, obs)?;
+        self.of_heads(params, &features, |_| &features)
+    }
+
+    /// [`Network::forward`] of sequences, with their last states (C, S).
+    ///
+    /// For a network with memory; the samples (T C) are time-major.
+    pub(crate) fn forward_sequences(
+        &self,
+        params: &Tensor,
+        obs: &Tensor,
+        sequences: &TensorSequences,
+    ) -> candle_core::Result<(Vec<Tensor>, Tensor)> {
+        let cells = &self.shape.cells;
+        let (outputs, states) = cells.forward(params, &self.encoded(params, obs)?, sequences, self.precision)?;
+        Ok((self.of_heads(params, &outputs[0], |head| &outputs[cells.of_head(head)])?, states))
+    }
+
+    /// Computes the features of observations, by convolutions if there are any.
+    fn encoded(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Tensor> {
+        let NetworkShape { conv, categories, .. } = &*self.shape;
         let inputs = categories.as_ref().map(|categories| categories.one_hot(obs)).transpose()?;
-        let features = conv.forward(params, inputs.as_ref().unwrap_or(obs), self.precision)?;
-        let features = match trunk {
-            Some(trunk) => trunk.forward(params, &features, self.precision)?,
-            None => features,
-        };
-        heads.iter().map(|head| head.forward(params, &features, self.precision)).collect()
+        conv.forward(params, inputs.as_ref().unwrap_or(obs), self.precision)
+    }
+
+    /// Computes the outputs of each head, of its own `inputs`.
+    ///
+    /// With a trunk, of what it makes of `common`.
+    fn of_heads<'a>(
+        &self,
+        params: &Tensor,
+        common: &Tensor,
+        inputs: impl Fn(usize) -> &'a Tensor,
+    ) -> candle_core::Result<Vec<Tensor>> {
+        let NetworkShape { trunk, heads, .. } = &*self.shape;
+        let common = trunk.as_ref().map(|trunk| trunk.forward(params, common, self.precision)).transpose()?;
+        let of_head = |(i, head): (usize, &Mlp)| head.forward(params, common.as_ref().unwrap_or(inputs(i)), self.precision);
+        heads.iter().enumerate().map(of_head).collect()
+    }
+
+    /// Number of elements of the memory's state.
+    pub(crate) fn state_len(&self) -> usize {
+        self.shape.cells.state_len()
+    }
+
+    /// Steps that a gradient goes back through the memory; 0: all of a rollout.
+    pub(crate) fn memory_horizon(&self) -> usize {
+        self.memory_horizon
     }
 
     /// Returns the kernel with the current parameters, if it is the learner.
@@ -396,7 +477,7 @@ impl Network {
 
     /// Wraps observations as samples for the kernel.
     pub(crate) fn samples<'a>(&'a self, obs: ObsSlice<'a>, rows: Option<&'a [u32]>) -> Samples<'a> {
-        Samples { obs, scale: self.scale, normalizer: self.normalizer.as_ref(), rows }
+        Samples { obs, scale: self.scale, normalizer: self.normalizer.as_ref(), rows, sequences: None }
     }
 
     /// Returns the parameters as a tensor without gradient.
@@ -435,6 +516,7 @@ impl Network {
                 outputs: columns.clone(),
                 row: vec![0.0; n_actions],
                 chosen: columns,
+                states: Vec::new(),
             };
         }
         scratch
@@ -475,6 +557,7 @@ impl Clone for Network {
             normalizer: self.normalizer.clone(),
             version: self.version,
             kernel: self.kernel.clone(),
+            memory_horizon: self.memory_horizon,
             precision: self.precision,
             device: self.device.clone(),
         }
@@ -507,6 +590,7 @@ pub(crate) struct TileScratch {
     pub(crate) outputs: Vec<f32>, // (A, TILE)
     pub(crate) row: Vec<f32>,     // (A), of discrete actions
     pub(crate) chosen: Vec<f32>,  // (A, TILE), of continuous ones
+    pub(crate) states: Vec<f32>,  // (N, S), where those of the caller must stay
 }
 
 /// Minimum rows of a batch per thread.

@@ -9,7 +9,7 @@ use crate::kernel::samples::TILE;
 use crate::kernel::tile;
 use crate::network::params::Layout;
 use crate::policy::mask_rows;
-use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
+use crate::policy::network::{HeadLayers, NO_MEMORY, Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
 use crate::{Acted, Acting, Choice, Error, LearnerKind, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
 
 /// Q(s, a) for each of A discrete actions.
@@ -40,13 +40,14 @@ impl QNetwork {
     ///
     /// # Errors
     /// Errors of [`NetConfig::check`]; [`Error::ActionKind`] for continuous actions; [`Error::Setting`] for a dueling network
-    /// without a hidden layer, and for normalized observations.
+    /// without a hidden layer, for normalized observations, and for memory.
     pub fn check(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<(), Error> {
         let refuse = |name, value: String, allowed| Err(Error::Setting { name, value, allowed });
         if !matches!(actions, ActionSpace::Discrete { .. }) {
             return Err(Error::ActionKind);
         }
         net.check(obs)?;
+        net.check_no_memory(NO_MEMORY)?;
         if net.normalize_obs {
             return refuse("normalize_obs", "true".into(), "DQN does not normalize observations");
         }
@@ -238,7 +239,7 @@ impl QNetwork {
     ) -> Result<(), Error> {
         let TileScratch { workspace, outputs, .. } = self.network.tile_scratch(scratch, self.n_actions);
         if let (Some(kernel), Some(workspace)) = (self.network.kernel(), workspace) {
-            tile::forward(kernel, self.network.samples(obs, None), n, None, workspace, |tile: &mut tile::Tile<'_>| {
+            tile::forward(kernel, self.network.samples(obs, None), n, None, &mut [], workspace, |tile: &mut tile::Tile<'_>| {
                 let range = tile.samples();
                 let q = &mut outputs[..self.n_actions * range.len()];
                 self.read(tile, q);

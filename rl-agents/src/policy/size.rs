@@ -27,6 +27,10 @@ pub struct NetSize {
     pub tensors: u64,
     /// One sample's activations and gradients; 0 if minibatches pass in tiles.
     pub sample: u64,
+    /// One environment's state of the memory; 0 without memory.
+    pub state: u64,
+    /// One sample's numbers of the memory in a minibatch; 0 without memory.
+    pub sequence: u64,
 }
 
 impl NetSize {
@@ -39,7 +43,8 @@ impl NetSize {
         if self.sample > 0 {
             n.min(chunk).saturating_mul(self.sample) + if n > chunk { self.slice } else { 0 }
         } else {
-            (slices::of_minibatch(n_samples, numbers(self.params)) as u64).saturating_mul(self.slice)
+            let slices = slices::of_minibatch(n_samples, numbers(self.params)) as u64;
+            slices.saturating_mul(self.slice).saturating_add(n.saturating_mul(self.sequence))
         }
     }
 }
@@ -56,26 +61,29 @@ const ACTIVATIONS: u64 = 8;
 impl NetworkShape {
     /// Memory of the networks.
     pub(crate) fn size(&self, net: &NetConfig, n_actions: usize) -> NetSize {
-        let (Self { layout, conv, categories, .. }, mlps) = (self, self.mlps());
+        let (Self { layout, conv, categories, cells, .. }, mlps) = (self, self.mlps());
         let bytes = |numbers: usize| 4 * numbers as u64;
         let params = bytes(layout.len());
         let init = layout.tensors().iter().map(|tensor| init_bytes(&tensor.shape)).max().unwrap_or(0);
         let columns = bytes(2 * n_actions * TILE);
-        let size = NetSize { params, policy: params, acting: columns, init, ..NetSize::default() };
+        let size =
+            NetSize { params, policy: params, acting: columns, init, state: bytes(cells.state_len()), ..NetSize::default() };
         match net.learner {
             LearnerKind::Fused => {
                 let kernel = self.kernel(net.activation);
-                let Lens { packed, forward, learning, sample } = kernel.lens();
+                let Lens { packed, forward, learning, sample, sequence } = kernel.lens();
                 let wide = layered::suits(&kernel);
                 let (slice, sample) = if wide { (layered::sums_len(&kernel), sample) } else { (learning, 0) };
                 let (policy, acting) = (params + bytes(packed), columns + bytes(forward));
-                NetSize { policy, acting, slice: bytes(slice), sample: bytes(sample), ..size }
+                NetSize { policy, acting, slice: bytes(slice), sample: bytes(sample), sequence: bytes(sequence), ..size }
             }
             LearnerKind::Reference => {
                 let outputs: usize = mlps.iter().flat_map(|(mlp, _)| mlp.layers()).map(|layer| layer.n_out).sum();
                 // One-hot vectors as comparisons, as numbers, and beside the other inputs.
                 let inputs = if categories.is_some() { 3 * conv.n_out() } else { 0 };
-                let activations = conv.n_out() + conv.patches() + outputs;
+                // Sums and values of the gates, and the states.
+                let of_cells: usize = cells.0.iter().map(|cell| 4 * cell.inputs.len() * cell.size + 2 * cell.state_len()).sum();
+                let activations = conv.n_out() + conv.patches() + of_cells + outputs;
                 // Products in 16 bits have rounded copies of their operands, sums and gradients.
                 let copies = if net.precision == Precision::F32 { 1 } else { 2 };
                 NetSize {

@@ -15,7 +15,7 @@ use crate::kernel::tile::{self, Tile};
 use crate::network::params::Layout;
 use crate::policy::distributions::HALF_LN_2_PI;
 use crate::policy::exported::bounds;
-use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
+use crate::policy::network::{HeadLayers, NO_MEMORY, Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
 use crate::{Acted, Acting, Choice, Error, NetConfig, Policy, Scratch, Snapshot, Weights};
 
 /// Index of the means among the heads.
@@ -86,11 +86,12 @@ impl SquashedGaussian {
     ///
     /// # Errors
     /// Errors of [`NetConfig::check`]; [`Error::ActionKind`] for discrete actions; [`Error::Setting`] for actions without finite
-    /// bounds, for observations that are no plain numbers, and for normalized ones.
+    /// bounds, for observations that are no plain numbers, for normalized ones, and for memory.
     pub fn check(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<(), Error> {
         let ActionSpace::Continuous { low, high } = actions else { return Err(Error::ActionKind) };
         let refuse = |name, value: String, allowed| Err(Error::Setting { name, value, allowed });
         net.check(obs)?;
+        net.check_no_memory(NO_MEMORY)?;
         if let Some(j) = (0..low.len()).find(|&j| !(high[j] - low[j]).is_finite() || low[j] >= high[j]) {
             let value = format!("{} to {} in dimension {j}", low[j], high[j]);
             return refuse("the range of the actions", value, "but they are scaled to it: it must be finite, and not empty");
@@ -219,7 +220,7 @@ impl SquashedGaussian {
         let (network, a) = (&self.network, self.n_actions());
         let TileScratch { workspace, outputs, .. } = network.tile_scratch(scratch, 2 * a);
         if let (Some(kernel), Some(workspace)) = (network.kernel(), workspace) {
-            tile::forward(kernel, network.samples(obs, None), n, None, workspace, |tile: &mut Tile<'_>| {
+            tile::forward(kernel, network.samples(obs, None), n, None, &mut [], workspace, |tile: &mut Tile<'_>| {
                 let range = tile.samples();
                 let outputs = &mut outputs[..2 * a * range.len()];
                 self.columns(tile, outputs);

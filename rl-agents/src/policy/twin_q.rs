@@ -93,7 +93,7 @@ impl TwinQ {
             let TileScratch { workspace, .. } = self.network.tile_scratch(scratch, 1);
             let Some(workspace) = workspace else { return Ok(()) };
             let samples = self.network.samples(ObsSlice::F32(&rows[range.start * d..range.end * d]), None);
-            tile::forward(kernel, samples, range.len(), None, workspace, |tile: &mut Tile<'_>| {
+            tile::forward(kernel, samples, range.len(), None, &mut [], workspace, |tile: &mut Tile<'_>| {
                 let all = columns(tile, chains);
                 for (s, i) in tile.samples().enumerate() {
                     q[i] = all[0][s].min(all[chains.len() - 1][s]);

@@ -149,8 +149,10 @@ macro_rules! on_policy {
             }
 
             fn fits(&self, _: &str, Spaces { obs, actions }: &Spaces, net: &NetConfig) -> Option<Concern> {
-                let fits = ActorCritic::size(obs, actions, net).map(drop);
-                concern(&["conv", "critic_hidden", "shared_trunk", "precision", "learner"], fits)
+                let fits = ActorCritic::size(obs, actions, net).and_then(|_| self.check_net(net));
+                let mut keys = checked_together(Self::KEYS);
+                keys.extend(["conv", "critic_hidden", "shared_trunk", "precision", "learner", "memory"]);
+                concern(&keys, fits)
             }
 
             fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
@@ -217,7 +219,7 @@ impl Algorithm for DqnConfig {
             return Some((vec![], text));
         }
         concern(
-            &["conv", "hidden", "critic_hidden", "normalize_obs", "precision", "learner", "dqn.dueling"],
+            &["conv", "hidden", "critic_hidden", "normalize_obs", "precision", "learner", "memory", "dqn.dueling"],
             QNetwork::check(obs, actions, net, self.dueling),
         )
     }
@@ -267,7 +269,7 @@ impl Algorithm for DqnConfig {
 }
 
 /// Settings that a policy with scaled actions may refuse.
-const SCALED: &[&str] = &["conv", "normalize_obs", "precision", "learner"];
+const SCALED: &[&str] = &["conv", "normalize_obs", "precision", "learner", "memory"];
 
 /// Refuses discrete actions.
 fn discrete(algo: &str, env: &str, actions: &ActionSpace) -> Option<Concern> {

@@ -219,13 +219,14 @@ impl Budget {
         let mask = if self.actions.masked() { a } else { 0 };
         let per_env = u128::from(self.bytes_per_env);
         let acting = |n: u128| n.div_ceil(MIN_SLICE as u128).min(MAX_SLICES as u128) * u128::from(size.acting);
-        let envs = product(&[n, per_env + 2 * (obs + mask) + 4 * a + 24]) + acting(n);
+        let state = u128::from(size.state);
+        let envs = product(&[n, per_env + 2 * (obs + mask + state) + 4 * a + 24]) + acting(n);
 
         let actions = self.actions.kind();
         let (obs_len, kind) = (self.obs.len(), self.obs.dtype());
         let (n_steps, n_envs) = (self.n_steps as usize, self.n_envs as usize);
-        let shape = RolloutShape { n_steps, n_envs, obs_len, obs: kind, actions, state_len: 0 };
-        let final_obs = product(&[n, t, obs + mask + 48]) / STEPS_AN_EPISODE;
+        let shape = RolloutShape { n_steps, n_envs, obs_len, obs: kind, actions, state_len: size.state as usize / 4 };
+        let final_obs = product(&[n, t, obs + mask + state + 48]) / STEPS_AN_EPISODE;
         let rollouts = match self.rollouts {
             0 => 0,
             k => sum([product(&[k.into(), sum([shape.bytes(), final_obs])]), final_obs]),

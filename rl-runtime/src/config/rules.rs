@@ -3,7 +3,7 @@
 //! A rule names the settings that break it together, and says why and what to choose instead. Rules of one algorithm stand in its
 //! file: `Algorithm::check` and `Algorithm::fits`.
 
-use rl_agents::LearnerKind;
+use rl_agents::{LearnerKind, MemoryKind, NetConfig};
 use rl_envs::catalog::Entry;
 use rl_envs::wrappers::Wrappers;
 
@@ -38,6 +38,15 @@ const RULES: &[Rule] = &[
             let text = "but learner = \"reference\" learns on one device only; use one of them";
             let broken = config.n_devices() > 1 && config.net.learner == LearnerKind::Reference;
             broken.then(|| format!("device is {}, {text}", config.run.device))
+        }),
+    },
+    Rule {
+        keys: &["device", "memory"],
+        broken: Settings(|config| {
+            let text = "set, but a device has no kernels for it yet; use --device cpu";
+            let NetConfig { memory, learner, .. } = config.net;
+            let broken = memory != MemoryKind::None && learner == LearnerKind::Fused && config.learns_on_device();
+            broken.then(|| format!("device is {} and memory is {text}", config.run.device))
         }),
     },
     Rule {

@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rl_agents::NetConfig;
+use rl_agents::{MemoryKind, NetConfig};
 use rl_envs::catalog::Entry;
 use serde_json::{Value, json};
 
@@ -294,7 +294,12 @@ fn networks(net: &NetConfig) -> String {
     };
     let shared = if net.shared_trunk { " with a shared trunk" } else { "" };
     let critic = net.critic_hidden.as_ref().map_or_else(String::new, |critic| format!(", critic of {}", layers(critic)));
-    format!("networks of {}{shared}{critic}", layers(&net.hidden))
+    let memory = match net.memory {
+        MemoryKind::None => String::new(),
+        MemoryKind::Gru => format!(", after a GRU of {}", net.memory_size),
+        MemoryKind::Lstm => format!(", after an LSTM of {}", net.memory_size),
+    };
+    format!("networks of {}{shared}{critic}{memory}", layers(&net.hidden))
 }
 
 /// Formats an evaluation as JSON.
