@@ -3,9 +3,9 @@
 
     python3 tools/play_in_gymnasium.py runs/cartpole-ppo-seed0-1 CartPole-v1
 
-Reads config.toml and params.safetensors of a checkpoint, or of a run's newest one, and plays greedy episodes: dense networks without
-normalized observations, which read a one-hot vector for each category of an observation. Prints the mean return and its standard deviation, as
-`rl eval RUN` does for our environment.
+Reads config.toml and params.safetensors of a checkpoint, or of a run's newest one, and plays greedy episodes: dense networks, with or without
+memory, without normalized observations, which read a one-hot vector for each category of an observation. Prints the mean return and its
+standard deviation, as `rl eval RUN` does for our environment.
 
 Needs Python 3.11 with gymnasium and numpy.
 """
@@ -53,6 +53,17 @@ def flat(space, obs):
     return np.asarray(obs, np.float32).ravel()
 
 
+ACTIVATIONS = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+}
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
 class Policy:
     """Greedy policy of a checkpoint."""
 
@@ -62,21 +73,49 @@ class Policy:
             if config.get(key, plain) != plain:
                 raise SystemExit(f"{checkpoint}: {key} is {config[key]}, which this script does not play")
         self.params = tensors(checkpoint / "params.safetensors")
-        self.activation = np.tanh if config["activation"] == "tanh" else lambda x: np.maximum(x, 0)
+        self.activation = ACTIVATIONS[config["activation"]]
         self.head = "actor" if config["algo"] in ("ppo", "a2c") else "advantage" if config["dqn"]["dueling"] else "q"
         self.is_continuous = "log_std" in self.params
+        self.memory, self.cell = config.get("memory", "none"), "memory" if config["shared_trunk"] else f"{self.head}.memory"
+        self.forget = lambda: setattr(self, "state", np.zeros((2, config.get("memory_size", 0)), np.float32))
+        self.forget()
+
+    def layer(self, name, x):
+        return x @ self.params[f"{name}.weight"] + self.params[f"{name}.bias"]
 
     def chain(self, name, x, ends):
         """Passes x through the layers of a network; the last one of a head has no activation."""
-        n = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in self.params)
-        for i in range(n):
-            x = x @ self.params[f"{name}.{i}.weight"] + self.params[f"{name}.{i}.bias"]
-            x = x if ends and i == n - 1 else self.activation(x)
+        i = 0
+        while f"{name}.{i}.weight" in self.params:
+            x, i = self.layer(f"{name}.{i}", x), i + 1
+            x = x if ends and f"{name}.{i}.weight" not in self.params else self.activation(x)
         return x
 
-    def act(self, obs, env):
+    def remember(self, x):
+        """Takes a step of the memory, and returns its outputs."""
+        if self.memory == "none":
+            return x
+        h, c = self.state
+        a, u = [
+            {gate: self.layer(f"{self.cell}.{part}.{gate}", x) for gate in ("rzn" if self.memory == "gru" else "ifgo")}
+            for part, x in (("input", x), ("hidden", h))
+        ]
+        if self.memory == "gru":
+            r, z = [sigmoid(a[gate] + u[gate]) for gate in "rz"]
+            n = np.tanh(a["n"] + r * u["n"])
+            h = n + z * (h - n)
+        else:
+            i, f, o = [sigmoid(a[gate] + u[gate]) for gate in "ifo"]
+            c = f * c + i * np.tanh(a["g"] + u["g"])
+            h = o * np.tanh(c)
+        self.state = np.stack([h, c])
+        return h
+
+    def act(self, obs, env, hidden):
         """Returns the mean, clipped to the space, or the action of the greatest logit or value."""
-        features, space = self.chain("trunk", flat(env.observation_space, obs), ends=False), env.action_space
+        inputs, space = flat(env.observation_space, obs).copy(), env.action_space
+        inputs[hidden] = 0
+        features = self.chain("trunk", self.remember(inputs), ends=False)
         outputs = self.chain(self.head, features, ends=True)
         return np.clip(outputs, space.low, space.high) if self.is_continuous else int(np.argmax(outputs))
 
@@ -87,14 +126,16 @@ def main():
     parser.add_argument("env", help="id of a Gymnasium environment, for instance CartPole-v1")
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hide", type=int, nargs="*", default=[], help="elements of observations that are 0, as with env.hide")
     args = parser.parse_args()
     policy, env = Policy(newest(args.path)), gymnasium.make(args.env)
     returns = []
     for episode in range(args.episodes):
         obs, _ = env.reset(seed=args.seed + episode)
         total, ended = 0.0, False
+        policy.forget()
         while not ended:
-            obs, reward, terminated, truncated, _ = env.step(policy.act(obs, env))
+            obs, reward, terminated, truncated, _ = env.step(policy.act(obs, env, args.hide))
             total, ended = total + float(reward), terminated or truncated
         returns.append(total)
     print(f"{args.env}: {len(returns)} greedy episodes, return {np.mean(returns):.1f} +- {np.std(returns):.1f}")

@@ -70,6 +70,9 @@ pub enum Error {
     /// Columns of unknown environments, given to a part that continues trajectories.
     #[error("{0} across rollouts, but nothing says which columns of this rollout continue others; use one collector")]
     Columns(&'static str),
+    /// Samples that are not whole columns, given to a policy with memory.
+    #[error("a policy with memory learns from all steps of a column, and some are missing")]
+    Sequences,
     /// Loss or gradient that was not finite in several consecutive optimizer steps.
     ///
     /// None of the steps was taken.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use crate::batch::lanes::{Dynamics, Lane, LanesVecEnv};
-use crate::batch::wrappers::Wrappers;
+use crate::batch::wrappers::{Hidden, Wrappers};
 use crate::check::batch::check_batches;
 use crate::check::trace::{TraceStep, trace};
 use crate::check::{Check, check_env_each};
@@ -34,6 +34,7 @@ pub static ENVS: &[Entry] = &[
     Entry::lanes::<pendulum::Params, _, _>("pendulum", "swing up a rod and hold it (Gymnasium's Pendulum-v1)").twinned(),
     Entry::of::<snake::Snake>("snake", "eat fruit and grow on a board of 12 by 12 (Jumanji's Snake-v1)").twinned(),
     Entry::of::<breakout::Breakout>("breakout", "break bricks with a ball on a board of 10 by 10 (MinAtar's Breakout)").twinned(),
+    Entry::of::<repeat_first::RepeatFirst>("repeat_first", "remember the first of 104 cards (POPGym's RepeatFirst, 2 decks)"),
 ];
 
 /// One environment of the catalog.
@@ -75,7 +76,8 @@ struct Stepped {
 }
 
 /// No wrappers.
-const PLAIN: Wrappers = Wrappers { frame_stack: 1, time_limit: 0, action_repeat: 1, pixels: 0, reward_clip: 0.0 };
+const PLAIN: Wrappers =
+    Wrappers { frame_stack: 1, time_limit: 0, action_repeat: 1, pixels: 0, reward_clip: 0.0, hide: Hidden::Nothing };
 
 impl Stepped {
     const fn of<E: Env + Default + 'static>() -> Self

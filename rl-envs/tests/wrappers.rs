@@ -3,8 +3,8 @@
 use rl_envs::cartpole::CartPole;
 use rl_envs::check::{Check, check_env};
 use rl_envs::wrappers::{
-    ActionRepeat, Episode, EpisodeStats, FrameStack, FrameStackState, Pixels, RewardClip, TimeLimit, TimeLimitState,
-    time_preprocessing,
+    ActionRepeat, Episode, EpisodeStats, FrameStack, FrameStackState, Hidden, Hide, Pixels, RewardClip, TimeLimit,
+    TimeLimitState, time_preprocessing,
 };
 use rl_envs::{
     Action, ActionSpace, Actions, Canvas, Element, Env, Error, ObsRows, Pool, PooledVecEnv, Purpose, Rng, Space, Step, Steps,
@@ -294,6 +294,24 @@ fn a_repeated_action_sums_rewards_and_stops_at_the_first_end() {
 fn last_k(episode: &[Vec<f32>], k: usize) -> Vec<f32> {
     let last = episode.len() - 1;
     (0..k).rev().flat_map(|age| episode[last.saturating_sub(age)].clone()).collect()
+}
+
+#[test]
+fn hidden_elements_are_zeros_in_every_observation() {
+    fn one_step<O: Element + Into<f32>>(plain: &mut Plain<O>, t: usize, _: usize) -> (Vec<f32>, Step) {
+        let mut rng = plain.rng(t);
+        plain.step(t, &mut rng)
+    }
+    let named = |env: Drift<f32>| Drift { space: env.space.with_velocities(&[0, 2]), ..env };
+    let env = named(vectors());
+    let hidden = |episode: &[Vec<f32>]| episode.last().map_or(vec![], |obs| vec![0.0, obs[1], 0.0, obs[3]]);
+    compare(&Hide::new(env.clone(), Hidden::Velocities), |i| plain(&env, i, one_step, hidden));
+    compare(&Hide::new(env.clone(), Hidden::Nothing), |i| plain(&env, i, one_step, newest));
+    // A stack of what is hidden, of which the space knows the places.
+    let stack = FrameStack::new(Hide::new(env, Hidden::Velocities), 2);
+    let space = stack.observation_space();
+    assert_eq!((space.velocities(), space.low()[0], space.high()[6]), (&[0, 2, 4, 6][..], 0.0, 0.0));
+    assert_passes(&stack);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyRead
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rl_envs::wrappers::Wrappers;
+use rl_envs::wrappers::{Hidden, Wrappers};
 use rl_envs::{ActionSpace, Actions, Canvas, Dtype, Obs, Pool, Space, StepLens, StepSlicesMut, Steps, VecEnv};
 use rl_runtime::config::keys;
 use toml::Value;
@@ -103,7 +103,7 @@ impl Batch {
 impl Envs {
     /// Makes `n_envs` environments of the catalog.
     #[new]
-    #[pyo3(signature = (name, n_envs, threads, frame_stack, time_limit, action_repeat, pixels, reward_clip))]
+    #[pyo3(signature = (name, n_envs, threads, frame_stack, time_limit, action_repeat, pixels, reward_clip, hide))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -115,6 +115,7 @@ impl Envs {
         action_repeat: u32,
         pixels: usize,
         reward_clip: f32,
+        hide: &str,
     ) -> PyResult<Self> {
         let entry = rl_envs::catalog::find(name).map_err(raised)?;
         let int = |n: usize| i64::try_from(n).map_or(Value::Float(f64::INFINITY), Value::Integer);
@@ -125,6 +126,7 @@ impl Envs {
             ("env.action_repeat", int(action_repeat as usize)),
             ("env.pixels", int(pixels)),
             ("env.reward_clip", f64::from(reward_clip).into()),
+            ("env.hide", hide.into()),
         ] {
             let key = keys().find(|key| key.name == name).expect("a setting of the program");
             if !key.kind.allows(&value) {
@@ -134,7 +136,11 @@ impl Envs {
         if pixels > 0 && !entry.draws().map_err(raised)? {
             return Err(bad(format!("pixels is {pixels}, but {name} does not draw itself")));
         }
-        let entry = entry.wrapped(Wrappers { frame_stack, time_limit, action_repeat, pixels, reward_clip });
+        let hide = if hide == "velocities" { Hidden::Velocities } else { Hidden::Nothing };
+        if hide == Hidden::Velocities && (pixels > 0 || entry.spaces().obs.velocities().is_empty()) {
+            return Err(bad(format!("hide is velocities, but {name} observes none")));
+        }
+        let entry = entry.wrapped(Wrappers { frame_stack, time_limit, action_repeat, pixels, reward_clip, hide });
         let rl_envs::Spaces { obs, actions } = entry.spaces();
         let columns =
             2 * obs.len() * obs.dtype().size() + 4 * actions.len() + 2 * actions.n_discrete().map_or(0, |n| n as usize) + 6;

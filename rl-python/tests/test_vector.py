@@ -201,6 +201,9 @@ def test_wrappers_and_pictures():
         envs.reset(seed=0)
         frames = envs.render()
         assert len(frames) == 2 and frames[0].ndim == 3 and frames[0].shape[2] == 3 and frames[0].std() > 0
+    with samebits.make_vec("cartpole", 2, hide="velocities") as envs:
+        obs = np.stack([envs.reset(seed=0)[0], *(envs.step(np.array([0, 1]))[0] for _ in range(30))])
+        assert (obs[..., [1, 3]] == 0).all() and (obs[..., [0, 2]] != 0).all()
     with samebits.make_vec("cartpole", 2, pixels=32) as envs:
         assert envs.single_observation_space.dtype == np.uint8 and envs.reset(seed=0)[0].std() > 0
 
@@ -222,7 +225,16 @@ def test_a_batch_that_cannot_be_is_refused(arguments, kind, text):
 
 
 @pytest.mark.parametrize(
-    "keywords", [{"threads": 0}, {"frame_stack": 0}, {"pixels": 10**6}, {"reward_clip": float("nan")}, {"render_mode": "human"}]
+    "keywords",
+    [
+        {"threads": 0},
+        {"frame_stack": 0},
+        {"pixels": 10**6},
+        {"reward_clip": float("nan")},
+        {"render_mode": "human"},
+        {"hide": "positions"},
+        {"hide": "velocities", "pixels": 8},
+    ],
 )
 def test_a_setting_that_cannot_be_is_refused(keywords):
     with pytest.raises(ValueError, match=str(next(iter(keywords)))):

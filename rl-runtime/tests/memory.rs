@@ -70,8 +70,13 @@ fn a_run_takes_what_its_budget_says() {
 #[ignore = "takes minutes and gigabytes"]
 fn every_kind_of_run_takes_what_its_budget_says() {
     let dir = tempfile::tempdir().unwrap();
-    let cases: [(&str, Algo, &[&str]); 14] = [
+    let cases: [(&str, Algo, &[&str]); 15] = [
         ("cartpole", Algo::PPO, &["steps=1024"]),
+        (
+            "cartpole",
+            Algo::PPO,
+            &["steps=1", "memory=lstm", "memory_size=256", "n_envs=512", "ppo.n_steps=64", "ppo.batch_size=32768"],
+        ),
         ("cartpole", Algo::A2C, &["steps=1024"]),
         ("cartpole", Algo::DQN, &["steps=4096"]),
         ("snake", Algo::PPO, &["steps=20000"]),

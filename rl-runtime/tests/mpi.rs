@@ -72,6 +72,8 @@ fn learnt(run: &Path) -> Learnt {
 }
 
 const PPO: &[&str] = &["--set", "ppo.n_steps=16", "--set", "ppo.batch_size=192", "--set", "ppo.n_epochs=2"];
+const MEMORY: &[&str] =
+    &["--set", "ppo.n_steps=16", "--set", "ppo.batch_size=192", "--set", "memory=lstm", "--set", "memory_size=20"];
 const A2C: &[&str] = &["--algo", "a2c", "--set", "a2c.n_steps=16"];
 const DQN: &[&str] = &[
     "--algo",
@@ -122,7 +124,7 @@ fn any_number_of_ranks_leaves_the_files_of_one_process() {
     }
     let dir = tempfile::tempdir().unwrap();
     for env in ["cartpole", "snake", "acrobot"] {
-        for (name, algo) in [("ppo", PPO), ("a2c", A2C), ("dqn", DQN)] {
+        for (name, algo) in [("ppo", PPO), ("a2c", A2C), ("dqn", DQN), ("memory", MEMORY)] {
             let of = |n_ranks: usize| {
                 let run = dir.path().join(format!("{env}-{name}-{n_ranks}"));
                 train(n_ranks, &[&[env, "--steps", "576", "--run-dir", text(&run)], SMALL, algo].concat());
@@ -324,9 +326,13 @@ fn actors_collect_for_a_learner_and_the_same_seed_gives_the_same_bits() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    for (name, env, algo) in
-        [("ppo", "cartpole", PPO), ("a2c", "cartpole", A2C), ("dqn", "cartpole", DQN), ("td3", "pendulum", TD3)]
-    {
+    for (name, env, algo) in [
+        ("ppo", "cartpole", PPO),
+        ("a2c", "cartpole", A2C),
+        ("dqn", "cartpole", DQN),
+        ("td3", "pendulum", TD3),
+        ("memory", "cartpole", MEMORY),
+    ] {
         let of = |i: usize| {
             let run = dir.path().join(format!("{name}-{i}"));
             train(3, &[&[env, "--steps", "3840", "--run-dir", text(&run)], SMALL, ACTORS, algo].concat());
@@ -426,7 +432,9 @@ fn the_learner_acts_in_the_environments_of_actors_and_outlives_a_killed_process(
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    for (name, algo) in [("ppo", &["--set", "ppo.n_steps=16", "--set", "ppo.batch_size=112"][..]), ("dqn", DQN)] {
+    let ppo = ["--set", "ppo.n_steps=16", "--set", "ppo.batch_size=112"];
+    let memory = [&ppo[..], &["--set", "memory=gru"]].concat();
+    for (name, algo) in [("ppo", &ppo[..]), ("memory", &memory), ("dqn", DQN)] {
         let run = dir.path().join(name);
         let settings =
             ["train", "--threads", "1", "slow_cartpole", "--steps", "5600", "--envs", "7", "--set", "env.latency_ms=5"];

@@ -75,14 +75,14 @@ impl Common {
         Ok(())
     }
 
-    /// Checks that minibatches are whole columns, for a policy with memory.
-    pub(crate) fn check_sequences(&self, learner: LearnerKind) -> Result<(), Error> {
+    /// Checks that minibatches are whole columns, if the policy `remembers`.
+    pub(crate) fn check_memory(&self, remembers: bool, learner: LearnerKind) -> Result<(), Error> {
         let refuse = |name, value: usize, allowed| Err(Error::Setting { name, value: value.to_string(), allowed });
-        if !self.batch_size.is_multiple_of(self.n_steps) {
+        if remembers && !self.batch_size.is_multiple_of(self.n_steps) {
             let allowed = "but with memory a minibatch is made of whole columns of a rollout: choose a multiple of n_steps, or 0";
             return refuse("batch_size", self.batch_size, allowed);
         }
-        if self.micro_batch > 0 && learner == LearnerKind::Reference {
+        if remembers && self.micro_batch > 0 && learner == LearnerKind::Reference {
             let allowed = "but with memory learner = \"reference\" holds whole minibatches; leave it at 0";
             return refuse("micro_batch", self.micro_batch, allowed);
         }
@@ -180,9 +180,7 @@ impl<C: Method> OnPolicy<C> {
     /// memory does not allow.
     pub fn new(policy: ActorCritic, config: C, n_envs: usize, seed: u64) -> Result<Self, Error> {
         config.check(n_envs)?;
-        if policy.state_len() > 0 {
-            config.common().check_sequences(policy.learner())?;
-        }
+        config.common().check_memory(policy.state_len() > 0, policy.learner())?;
         Ok(Self { descent: Descent::new(policy, C::OPTIMIZER, seed, config.common().normalize_reward), config })
     }
 
@@ -468,6 +466,11 @@ impl<C: Method> Agent for OnPolicy<C> {
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         let plan = self.plan(rollout.len());
+        let n_steps = rollout.shape().n_steps;
+        if self.descent.policy.state_len() > 0 && !plan.batch_size.is_multiple_of(n_steps) {
+            let (batch_size, n_envs) = (plan.batch_size, rollout.shape().n_envs);
+            return Err(Error::BatchSize { batch_size, rollout: rollout.len(), n_steps, n_envs });
+        }
         let (totals, steps) = if self.descent.on_device() {
             let settings = self.device_settings(remaining);
             let totals = self.descent.update_on_device(rollout, &plan, &settings, pool, learn)?;

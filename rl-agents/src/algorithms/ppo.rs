@@ -87,7 +87,7 @@ impl PpoConfig {
     /// # Errors
     /// [`Error::Setting`] for minibatches that the policy's memory does not allow.
     pub fn check_net(&self, net: &NetConfig) -> Result<(), Error> {
-        if net.memory == MemoryKind::None { Ok(()) } else { self.common().check_sequences(net.learner) }
+        self.common().check_memory(net.memory != MemoryKind::None, net.learner)
     }
 
     /// Samples of a minibatch, for a rollout of `rollout` samples.

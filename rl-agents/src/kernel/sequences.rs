@@ -13,7 +13,7 @@ use crate::kernel::encoder::memory::MemoryStage;
 use crate::kernel::net::{Net, PackedNet};
 use crate::kernel::samples::{Samples, Sequences, TILE};
 use crate::kernel::slices::{self, BatchSlice};
-use crate::kernel::tile::{SliceLoss, Stats, TileBackward, TileForward, TileInputs, TileLoss, Workspace, visit};
+use crate::kernel::tile::{REMEMBERS, SliceLoss, Stats, TileBackward, TileForward, TileInputs, TileLoss, Workspace, visit};
 use crate::probe::{Probe, Stage, report};
 
 /// Columns of a block.
@@ -65,7 +65,6 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
             dispatch(isa, TileInputs { net, packed, samples, range: range.clone(), workspace, learning: false, probe });
             dispatch(isa, Read { packed, rows: block.rows_of(&range), workspace, stage });
         }
-        report(probe, Stage::Inputs);
         dispatch(isa, ThroughTime { packed, block: &block, samples: &samples, workspace });
         report(probe, Stage::Forward);
         for range in block.tiles() {
@@ -141,9 +140,7 @@ impl Work for Read<'_> {
     #[inline(always)]
     fn run<S: Set>(self) {
         let Self { packed, rows, workspace: Workspace { features, memory, .. }, stage } = self;
-        if let Some(memory) = memory {
-            stage.read::<S>(packed, features, rows, memory);
-        }
+        stage.read::<S>(packed, features, rows, memory.as_mut().expect(REMEMBERS));
     }
 }
 
@@ -162,7 +159,7 @@ impl Work for ThroughTime<'_> {
     fn run<S: Set>(self) {
         let Self { packed, block, samples, workspace } = self;
         let Block { stage, sequences, .. } = block;
-        let Some(memory) = &mut workspace.memory else { return };
+        let memory = workspace.memory.as_mut().expect(REMEMBERS);
         let zeros = vec![0.0; stage.state_len()];
         for t in 0..sequences.n_steps {
             let rows = block.step(t);
@@ -195,7 +192,7 @@ impl Work for BackThroughTime<'_> {
     fn run<S: Set>(self) {
         let Self { packed, block, samples, workspace } = self;
         let Block { stage, sequences, .. } = block;
-        let Some(memory) = &mut workspace.memory else { return };
+        let memory = workspace.memory.as_mut().expect(REMEMBERS);
         stage.forget_grads(memory);
         for t in (0..sequences.n_steps).rev() {
             stage.step_back::<S>(packed, &block.step(t), memory);
@@ -227,7 +224,7 @@ impl Work for Grads<'_> {
     fn run<S: Set>(self) {
         let Self { net, packed, block, samples, range, workspace, grads } = self;
         let Workspace { features, feature_grads, memory, conv, .. } = workspace;
-        let Some(memory) = memory else { return };
+        let memory = memory.as_mut().expect(REMEMBERS);
         feature_grads.fill(0.0);
         block.stage.grads::<S>(packed, block.rows_of(&range), memory, grads, feature_grads);
         if let (Some(stage), Some(conv)) = (&net.conv, conv) {
@@ -240,12 +237,17 @@ impl Work for Grads<'_> {
 mod tests {
     use super::*;
     use crate::fixture::{self, Case, bits};
-    use crate::learner::batch::Minibatch;
+    use crate::learner::batch::{Minibatch, TensorBatch};
     use crate::learner::targets::Targets;
     use crate::ranks::tests::on_ranks;
-    use crate::{A2c, A2cConfig, ActorCritic, Agent, LearnerKind, MemoryKind, NetConfig, Policy as _, Ppo, PpoConfig, Scratch};
+    use crate::{
+        A2c, A2cConfig, ActorCritic, Agent, Collector, Error, LearnerKind, MemoryKind, NetConfig, Policy as _, Ppo, PpoConfig,
+        Scratch,
+    };
     use rl_buffer::Rollout;
-    use rl_envs::{Isa, Pool, Purpose, Rng};
+    use rl_envs::repeat_first::RepeatFirst;
+    use rl_envs::snake::{self, Snake};
+    use rl_envs::{Env, Isa, Pool, Purpose, Rng, cartpole::CartPole};
 
     const T: usize = 12;
 
@@ -310,6 +312,66 @@ mod tests {
                 });
             }
         }
+    }
+
+    /// Compares the gradient of the whole of a second rollout with candle's.
+    fn compare<E: Env + 'static>(env: &E, net: &NetConfig, n_envs: usize, n_steps: usize) {
+        let pool = Pool::new(2).unwrap();
+        let mut collector = Collector::new(n_envs, env, &pool, 1).unwrap();
+        let policy = |learner| {
+            let net = NetConfig { learner, ..net.clone() };
+            ActorCritic::new(&env.observation_space(), &env.action_space(), &net, 1).unwrap()
+        };
+        let acted = policy(LearnerKind::Fused);
+        collector.remember(acted.state_len());
+        let mut rollout = collector.rollout(n_steps).unwrap();
+        for _ in 0..2 {
+            collector.collect(&acted, &mut rollout).unwrap();
+        }
+        let targets = Targets::new(&acted, &rollout, rollout.rewards(), 0.99, 0.95).unwrap();
+        let (columns, mut rows) = ((0..n_envs as u32).rev().collect::<Vec<_>>(), Vec::new());
+        push_rows(&columns, n_slices(n_envs, n_steps, acted.params().len()), n_steps, n_envs, &mut rows);
+        with(&rollout, &targets, &rows, |minibatch| {
+            let config = A2cConfig { ent_coef: 0.1, n_steps, ..A2cConfig::default() };
+            let mut reference = A2c::new(policy(LearnerKind::Reference), config.clone(), n_envs, 0).unwrap();
+            reference.reference(minibatch, 1.0).unwrap();
+            let mut fused = A2c::new(policy(LearnerKind::Fused), config, n_envs, 0).unwrap();
+            fused.fused(minibatch, 1.0, &pool).unwrap();
+            fixture::assert_near(&fused.descent.gradient, &reference.descent.gradient);
+        });
+    }
+
+    #[test]
+    fn a_slice_of_several_blocks_and_features_of_pictures_and_categories_have_candle_s_gradient() {
+        for (memory, shared_trunk) in [(MemoryKind::Gru, false), (MemoryKind::Lstm, true)] {
+            let net = NetConfig { memory, memory_size: 9, hidden: vec![7], shared_trunk, ..NetConfig::default() };
+            // Four slices of 37 or 38 columns, of which a block has 32.
+            assert_eq!(n_slices(150, 2, 1000), 4);
+            compare(&CartPole::default(), &net, 150, 2);
+            compare(&RepeatFirst::default(), &net, 9, T);
+            let snake = snake::Params { rows: 5, columns: 5, max_steps: 9 };
+            for conv in [vec![], vec![[3, 2, 1], [17, 2, 2]]] {
+                compare(&Snake::new(snake), &NetConfig { conv, ..net.clone() }, 9, T);
+            }
+        }
+    }
+
+    #[test]
+    fn samples_that_are_no_whole_columns_are_refused() {
+        let net = NetConfig { memory: MemoryKind::Gru, ..NetConfig::default() };
+        let (policy, rollout, targets) = fixture::rollout_with(Case::Discrete, &net, 4, [T]);
+        let gather = |rows: &[u32]| TensorBatch::gather(&policy, &rollout, &targets, rows, &vec![0.0; rows.len()]).map(drop);
+        let n = 4 * T as u32;
+        assert!(gather(&(0..n).rev().filter(|row| row % 4 != 1).collect::<Vec<_>>()).is_ok());
+        for rows in
+            [vec![], (0..n - 1).collect(), (4..n).collect(), (0..T as u32).collect(), (0..n).map(|row| row % 12).collect()]
+        {
+            assert!(matches!(gather(&rows), Err(Error::Sequences)), "{rows:?}");
+        }
+        // A rollout of another number of steps than the settings'.
+        let config = PpoConfig { n_steps: 8, batch_size: 16, ..PpoConfig::default() };
+        let refused = Ppo::new(policy, config, 6, 0).unwrap().update(&rollout, 1.0, &Pool::new(1).unwrap());
+        assert!(matches!(refused, Err(Error::BatchSize { batch_size: 16, n_steps: T, .. })));
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub(crate) struct Workspace {
     input_grads: Aligned,    // if convolutions or memory come before, or if they are wanted
 }
 
+/// Reason why a workspace has buffers of the memory's stage.
+pub(crate) const REMEMBERS: &str = "the workspace is that of a network with memory";
+
 /// Allocates a matrix of a tile.
 fn matrix(columns: usize) -> Aligned {
     Aligned::zeros(TILE * panels(columns) * PANEL)
@@ -78,23 +81,17 @@ impl Workspace {
 
     /// Makes the memory's buffers hold `rows`.
     pub(crate) fn reserve(&mut self, stage: &MemoryStage, rows: usize) {
-        if let Some(memory) = &mut self.memory {
-            stage.reserve(rows, memory);
-        }
+        stage.reserve(rows, self.memory.as_mut().expect(REMEMBERS));
     }
 
     /// Makes the memory's outputs of `rows` the inputs of the dense layers.
     pub(crate) fn read_memory(&mut self, stage: &MemoryStage, rows: &Range<usize>) {
-        if let Some(memory) = &self.memory {
-            stage.outputs(rows, memory, &mut self.inputs);
-        }
+        stage.outputs(rows, self.memory.as_ref().expect(REMEMBERS), &mut self.inputs);
     }
 
     /// Makes the gradients of the inputs those of the memory's outputs of `rows`.
     pub(crate) fn set_memory_grads(&mut self, stage: &MemoryStage, rows: &Range<usize>) {
-        if let Some(memory) = &mut self.memory {
-            stage.set_output_grads(rows, memory, &self.input_grads);
-        }
+        stage.set_output_grads(rows, self.memory.as_mut().expect(REMEMBERS), &self.input_grads);
     }
 
     /// The tile of samples `range`, which the networks have passed.
@@ -357,7 +354,7 @@ impl Work for Step<'_> {
     #[inline(always)]
     fn run<S: Set>(self) {
         let Self { stage, packed, states, workspace: Workspace { features, memory, .. } } = self;
-        let Some(memory) = memory else { return };
+        let memory = memory.as_mut().expect(REMEMBERS);
         let rows = 0..states.len() / stage.state_len();
         stage.reserve(TILE, memory);
         stage.read::<S>(packed, features, rows.clone(), memory);

@@ -54,6 +54,12 @@ impl SequenceBatch {
         let (n_steps, n_envs, c) = (all.n_steps, all.n_envs, rows.len() / all.n_steps);
         let mut order: Vec<u32> = (0..rows.len() as u32).collect();
         order.sort_by_key(|&i| rows[i as usize] as usize / n_envs);
+        let row = |i: usize| order.get(i).map(|&i| rows[i as usize] as usize);
+        let follows = |i: usize| i < c || row(i).zip(row(i - c)).is_some_and(|(row, before)| row == before + n_envs);
+        let starts = (0..c).all(|i| row(i).is_some_and(|row| row < n_envs));
+        if c == 0 || !starts || rows.len() % n_steps > 0 || !(0..rows.len()).all(follows) {
+            return Err(Error::Sequences);
+        }
         let mut places = vec![0u32; rows.len()];
         order.iter().zip(0..).for_each(|(&i, place)| places[i as usize] = place);
         let columns: Vec<u32> = order[..c].iter().map(|&i| rows[i as usize]).collect();
@@ -94,8 +100,11 @@ pub(crate) fn sequences<'a>(policy: &ActorCritic, rollout: &'a Rollout) -> Seque
 impl TensorBatch {
     /// Gathers the samples `rows`, numbered from (0, 0), with their advantages.
     ///
+    /// For a policy with memory, they are all steps of some columns, in any order.
+    ///
     /// # Errors
-    /// [`Error::ActionKind`] if the rollout holds actions of the other kind; errors of candle.
+    /// [`Error::ActionKind`] if the rollout holds actions of the other kind; [`Error::Sequences`] if steps of a column are
+    /// missing that the policy's memory needs; errors of candle.
     pub fn gather(
         policy: &ActorCritic,
         rollout: &Rollout,

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use ndarray::{Array1, Array2, s};
-use rl_buffer::{ActionSlice, Rollout};
+use rl_buffer::{ActionSlice, ObsRows, Rollout};
 use rl_envs::{Actions, Pool, pool};
 
 use crate::kernel::samples::TILE;
-use crate::kernel::slices::MAX_SLICES;
+use crate::kernel::slices::{MAX_SLICES, MIN_SLICE};
 use crate::policy::distributions::{Distribution, log_prob_of, log_softmax_heads, standardize_columns};
 use crate::policy::network::TileScratch;
 use crate::{ActorCritic, Error, Policy as _, Scratch};
@@ -126,7 +126,7 @@ struct ReevaluatedColumns {
 fn reevaluate_sequences(policy: &ActorCritic, rollout: &Rollout, found: &mut Reevaluated, pool: &Pool) -> Result<(), Error> {
     let (n_steps, n_envs) = rollout.values().dim();
     let (s, with_log_probs) = (policy.state_len(), !found.log_probs.is_empty());
-    let mut work: Vec<_> = pool::slices(n_envs, MAX_SLICES, 1)
+    let mut work: Vec<_> = pool::slices(n_envs, MAX_SLICES, MIN_SLICE)
         .map(|columns| ReevaluatedColumns {
             states: rollout.first_states()[columns.start * s..columns.end * s].to_vec(),
             log_probs: vec![0.0; if with_log_probs { n_steps * columns.len() } else { 0 }],
@@ -151,7 +151,6 @@ fn reevaluate_sequences(policy: &ActorCritic, rollout: &Rollout, found: &mut Ree
         }
         ends.into_iter().for_each(|(end, value)| found.final_values[end] = value);
     }
-    debug_assert_eq!(n_envs, found.last_values.len());
     Ok(())
 }
 
@@ -161,16 +160,23 @@ impl ReevaluatedColumns {
         let (n_steps, n_envs) = rollout.values().dim();
         let (m, s, d) = (columns.len(), policy.state_len(), rollout.shape().obs_len);
         let rows = |t: usize| t * n_envs + columns.start..t * n_envs + columns.end;
+        let mut all: Vec<_> = rollout.final_at().iter().zip(0..).filter(|((_, n), _)| columns.contains(n)).collect();
+        all.sort_unstable();
+        let mut ended = all.chunk_by(|((t, _), _), ((next, _), _)| t == next).peekable();
+        let mut final_obs = ObsRows::zeros(rollout.shape().obs, 0);
         for t in 0..n_steps {
             let of_step = if log_probs.is_empty() { &mut [] } else { &mut log_probs[t * m..(t + 1) * m] };
             let values = &mut values[t * m..(t + 1) * m];
             reevaluate_rows(policy, rollout, &rows(t), states, of_step, values, scratch)?;
-            for (end, &(_, n)) in rollout.final_at().iter().enumerate().filter(|(_, (at, n))| *at == t && columns.contains(n)) {
-                let (state, mut value) = (&mut states[(n - columns.start) * s..][..s], [0.0]);
-                policy.values(rollout.final_obs().rows(end..end + 1, d), state, &mut value, scratch)?;
-                state.fill(0.0);
-                ends.push((end, value[0]));
-            }
+            let Some(ended) = ended.next_if(|ended| ended[0].0.0 == t) else { continue };
+            let state = |&((_, n), _): &(&(usize, usize), usize)| (n - columns.start) * s..(n - columns.start + 1) * s;
+            let final_states: Vec<f32> = ended.iter().flat_map(|end| &states[state(end)]).copied().collect();
+            final_obs.clear();
+            ended.iter().for_each(|&(_, end)| final_obs.extend(rollout.final_obs().rows(end..end + 1, d)));
+            let mut final_values = vec![0.0; ended.len()];
+            policy.values(final_obs.as_slice(), &final_states, &mut final_values, scratch)?;
+            ended.iter().for_each(|end| states[state(end)].fill(0.0));
+            ends.extend(ended.iter().map(|&(_, end)| end).zip(final_values));
         }
         policy.values(rollout.obs_rows(rows(n_steps)), states, &mut values[n_steps * m..], scratch)
     }

@@ -208,8 +208,11 @@ impl ActorCritic {
     /// The observations (B, D) are scaled and normalized. Gradients flow to `params` (P). The policy has no memory.
     ///
     /// # Errors
-    /// Errors of candle.
+    /// Errors of candle; an error if the policy has memory: see [`TensorBatch::forward`](crate::TensorBatch::forward).
     pub fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<(Tensor, Tensor)> {
+        if self.state_len() > 0 {
+            candle_core::bail!("a policy with memory acts on sequences: use TensorBatch::forward");
+        }
         let outputs = self.network.forward(params, obs)?;
         Ok((outputs[ACTOR].clone(), outputs[CRITIC].squeeze(1)?))
     }

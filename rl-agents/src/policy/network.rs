@@ -60,12 +60,12 @@ crate::settings! {
         /// A minibatch is made of whole columns of the rollout: its size is a multiple of n_steps.
         #[serde(default)]
         memory: MemoryKind = MemoryKind::None, Kind::Choice(&["none", "gru", "lstm"]);
-        /// Outputs of the memory, as many as it has numbers in each vector of its state.
+        /// Outputs of the memory, and length of each vector of its state.
         #[serde(default = "NetConfig::memory_size")]
         memory_size: usize = 64, Kind::Int(1, settings::MAX_UNITS);
-        /// Steps that a gradient goes back through the memory; 0: the rollout.
+        /// Gradients stop at every multiple of this step; 0: at the rollout's first.
         ///
-        /// Gradients stop before the steps whose number is a multiple of it.
+        /// That truncates the propagation through time.
         #[serde(default)]
         memory_horizon: usize = 0, Kind::Int(0, 1 << 24), resumable;
         /// Implementation of networks: fused: the tile kernel; reference: candle, slow.

@@ -4,7 +4,7 @@ use crate::kernel::net::Lens;
 use crate::kernel::samples::TILE;
 use crate::network::params::init_bytes;
 use crate::policy::network::NetworkShape;
-use crate::{LearnerKind, NetConfig, Precision, kernel::layered, kernel::slices};
+use crate::{LearnerKind, NetConfig, Precision, kernel::layered, kernel::sequences, kernel::slices};
 
 /// Bytes of the networks of one agent, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct NetSize {
     pub sample: u64,
     /// One environment's state of the memory; 0 without memory.
     pub state: u64,
-    /// One sample's numbers of the memory in a minibatch; 0 without memory.
+    /// One sample's numbers of the memory in a block of sequences, or 0.
     pub sequence: u64,
 }
 
@@ -43,9 +43,16 @@ impl NetSize {
         if self.sample > 0 {
             n.min(chunk).saturating_mul(self.sample) + if n > chunk { self.slice } else { 0 }
         } else {
-            let slices = slices::of_minibatch(n_samples, numbers(self.params)) as u64;
-            slices.saturating_mul(self.slice).saturating_add(n.saturating_mul(self.sequence))
+            (slices::of_minibatch(n_samples, numbers(self.params)) as u64).saturating_mul(self.slice)
         }
+    }
+
+    /// Scratch of the memory for a minibatch of `n` samples: 0 without memory.
+    ///
+    /// Each of `threads` holds a block of sequences of `n_steps`.
+    #[must_use]
+    pub fn sequences(&self, n: u64, n_steps: u64, threads: u64) -> u64 {
+        n.min(threads.saturating_mul(sequences::BLOCK as u64).saturating_mul(n_steps)).saturating_mul(self.sequence)
     }
 }
 

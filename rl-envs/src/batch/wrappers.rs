@@ -3,6 +3,7 @@
 //! Wrappers of an [`Env`] change episodes; a wrapped environment still fulfils the whole contract (it can be saved, checked with
 //! [`check_env`](crate::check_env), and stepped by any number of threads):
 //!
+//! - [`Hide`] hides elements of observations, which memory can replace;
 //! - [`TimeLimit`] truncates episodes, for an environment without a limit;
 //! - [`ActionRepeat`] takes each action several times;
 //! - [`Pixels`] observes the picture that the environment draws of itself;
@@ -30,6 +31,17 @@ use serde::{Deserialize, Serialize};
 pub use crate::batch::rewards::{Episode, EpisodeStats, RewardClip};
 use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step, VecEnv};
 
+/// Elements of observations that are hidden.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Hidden {
+    /// No element.
+    #[default]
+    Nothing,
+    /// The velocities that the environment names: [`Space::velocities`].
+    Velocities,
+}
+
 /// Wrappers of any environment of the catalog, as values; by default none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -46,11 +58,13 @@ pub struct Wrappers {
     pub pixels: usize,
     /// Bound of rewards in [`RewardClip`], positive and negated; 0 for none.
     pub reward_clip: f32,
+    /// Elements that [`Hide`] hides.
+    pub hide: Hidden,
 }
 
 impl Default for Wrappers {
     fn default() -> Self {
-        Self { frame_stack: 1, time_limit: 0, action_repeat: 1, pixels: 0, reward_clip: 0.0 }
+        Self { frame_stack: 1, time_limit: 0, action_repeat: 1, pixels: 0, reward_clip: 0.0, hide: Hidden::Nothing }
     }
 }
 
@@ -66,7 +80,7 @@ impl Wrappers {
     ///
     /// # Panics
     /// If `frame_stack` or `action_repeat` is 0.
-    pub(crate) fn around<E: Env>(&self, env: E) -> FrameStack<ActionRepeat<TimeLimit<E>>> {
+    pub(crate) fn around<E: Env>(&self, env: E) -> FrameStack<ActionRepeat<TimeLimit<Hide<E>>>> {
         FrameStack::new(self.limited(env), self.frame_stack)
     }
 
@@ -74,13 +88,13 @@ impl Wrappers {
     ///
     /// # Panics
     /// If `frame_stack`, `action_repeat` or `pixels` is 0.
-    pub(crate) fn around_pixels<E: Env>(&self, env: E) -> FrameStack<Pixels<ActionRepeat<TimeLimit<E>>>> {
+    pub(crate) fn around_pixels<E: Env>(&self, env: E) -> FrameStack<Pixels<ActionRepeat<TimeLimit<Hide<E>>>>> {
         FrameStack::new(Pixels::new(self.limited(env), self.pixels), self.frame_stack)
     }
 
-    fn limited<E: Env>(&self, env: E) -> ActionRepeat<TimeLimit<E>> {
+    fn limited<E: Env>(&self, env: E) -> ActionRepeat<TimeLimit<Hide<E>>> {
         let max_steps = if self.time_limit == 0 { u32::MAX } else { self.time_limit };
-        ActionRepeat::new(TimeLimit::new(env, max_steps), self.action_repeat)
+        ActionRepeat::new(TimeLimit::new(Hide::new(env, self.hide), max_steps), self.action_repeat)
     }
 
     /// Wraps a batch in the wrapper of rewards if it is on.
@@ -104,6 +118,67 @@ macro_rules! inherited {
             $env.render(canvas);
         }
     };
+}
+
+/// An environment with elements of its observations replaced by 0.
+///
+/// Without velocities, an agent must remember positions: the task is only partly observable.
+#[derive(Clone, Debug)]
+pub struct Hide<E> {
+    env: E,
+    elements: Vec<usize>,
+}
+
+impl<E: Env> Hide<E> {
+    /// Hides elements of the observations of `env`.
+    #[must_use]
+    pub fn new(env: E, hidden: Hidden) -> Self {
+        let elements = match hidden {
+            Hidden::Nothing => Vec::new(),
+            Hidden::Velocities => env.observation_space().velocities().to_vec(),
+        };
+        Self { env, elements }
+    }
+
+    #[inline]
+    fn hide(&self, obs: &mut [E::Obs]) {
+        self.elements.iter().for_each(|&i| obs[i] = E::Obs::default());
+    }
+}
+
+impl<E: Env> Env for Hide<E> {
+    type Obs = E::Obs;
+    type State = E::State;
+
+    inherited!(|self| self.env);
+
+    fn observation_space(&self) -> Space {
+        self.env.observation_space().with_zeros(&self.elements)
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [E::Obs]) {
+        self.env.reset(rng, obs);
+        self.hide(obs);
+    }
+
+    #[inline]
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [E::Obs]) -> Step {
+        let step = self.env.step(action, rng, obs);
+        self.hide(obs);
+        step
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.env.heap_bytes() + size_of_val(&self.elements[..])
+    }
+
+    fn state(&self) -> Option<E::State> {
+        self.env.state()
+    }
+
+    fn set_state(&mut self, state: E::State) -> Result<(), Error> {
+        self.env.set_state(state)
+    }
 }
 
 /// An environment whose episodes are truncated after `max_steps` steps.

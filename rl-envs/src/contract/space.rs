@@ -30,6 +30,7 @@ pub struct Space {
     low: Vec<f32>,
     high: Vec<f32>,
     categories: Vec<u32>,
+    velocities: Vec<usize>,
 }
 
 /// Maximum number of categories of an element.
@@ -47,8 +48,36 @@ impl Space {
     #[must_use]
     pub fn vector(low: &[f32], high: &[f32]) -> Self {
         assert_eq!(low.len(), high.len(), "a bound for every dimension");
-        let (shape, low, high, categories) = (vec![low.len()], low.into(), high.into(), Vec::new());
-        Self { shape, dtype: Dtype::F32, scale: 1.0, stack: 1, low, high, categories }
+        Self {
+            shape: vec![low.len()],
+            dtype: Dtype::F32,
+            scale: 1.0,
+            stack: 1,
+            low: low.into(),
+            high: high.into(),
+            categories: Vec::new(),
+            velocities: Vec::new(),
+        }
+    }
+
+    /// Names the elements that are velocities.
+    ///
+    /// [`Hide`](crate::wrappers::Hide) hides them.
+    ///
+    /// # Panics
+    /// If there is no such element.
+    #[must_use]
+    pub fn with_velocities(mut self, elements: &[usize]) -> Self {
+        assert!(elements.iter().all(|&i| i < self.len()), "elements of an observation");
+        self.velocities = elements.into();
+        self
+    }
+
+    /// Replaces the bounds of some elements by 0.
+    #[must_use]
+    pub(crate) fn with_zeros(mut self, elements: &[usize]) -> Self {
+        elements.iter().for_each(|&i| (self.low[i], self.high[i]) = (0.0, 0.0));
+        self
     }
 
     /// Makes elements of a vector categories: whole numbers without an order.
@@ -89,6 +118,7 @@ impl Space {
             low: vec![0.0; len],
             high: vec![f32::from(high); len],
             categories: Vec::new(),
+            velocities: Vec::new(),
         }
     }
 
@@ -111,6 +141,12 @@ impl Space {
     #[must_use]
     pub fn categories(&self) -> &[u32] {
         &self.categories
+    }
+
+    /// Indices of the elements that are velocities, as far as they are named.
+    #[must_use]
+    pub fn velocities(&self) -> &[usize] {
+        &self.velocities
     }
 
     /// Number of inputs of a network: one for each number, and one for each category.
@@ -157,7 +193,9 @@ impl Space {
         let mut shape = self.shape.clone();
         shape.iter_mut().take(1).for_each(|axis| *axis *= k);
         let categories = self.categories.repeat(k);
-        Self { shape, stack: k * self.stack, low: self.low.repeat(k), high: self.high.repeat(k), categories, ..*self }
+        let velocities = (0..k).flat_map(|frame| self.velocities.iter().map(move |i| frame * self.len() + i)).collect();
+        let (low, high) = (self.low.repeat(k), self.high.repeat(k));
+        Self { shape, stack: k * self.stack, low, high, categories, velocities, ..*self }
     }
 
     /// True if `obs` (D elements, not scaled) is within the bounds; NaN never is.

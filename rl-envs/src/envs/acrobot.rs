@@ -113,7 +113,7 @@ impl Dynamics<5, 6> for Params {
 
     fn observation_space(&self) -> Space {
         let high = [1.0, 1.0, 1.0, 1.0, self.max_speed1, self.max_speed2];
-        Space::vector(&high.map(|x| -x), &high)
+        Space::vector(&high.map(|x| -x), &high).with_velocities(&[4, 5])
     }
 
     fn action_space(&self) -> ActionSpace {

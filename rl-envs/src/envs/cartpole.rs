@@ -81,7 +81,7 @@ impl Dynamics<5, 4> for Params {
     fn observation_space(&self) -> Space {
         // The last observation of an episode may exceed the limits, so the bounds are twice as wide.
         let high = [2.0 * self.x_limit, f32::INFINITY, 2.0 * self.theta_limit, f32::INFINITY];
-        Space::vector(&high.map(|x| -x), &high)
+        Space::vector(&high.map(|x| -x), &high).with_velocities(&[1, 3])
     }
 
     fn action_space(&self) -> ActionSpace {

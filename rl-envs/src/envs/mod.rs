@@ -6,4 +6,5 @@ pub mod cartpole;
 pub mod mountain_car;
 pub mod mountain_car_continuous;
 pub mod pendulum;
+pub mod repeat_first;
 pub mod snake;

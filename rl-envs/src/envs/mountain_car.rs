@@ -85,7 +85,7 @@ impl Dynamics<3, 2> for Params {
     type Action = u32;
 
     fn observation_space(&self) -> Space {
-        Space::vector(&[self.min_position, -self.max_speed], &[self.max_position, self.max_speed])
+        Space::vector(&[self.min_position, -self.max_speed], &[self.max_position, self.max_speed]).with_velocities(&[1])
     }
 
     fn action_space(&self) -> ActionSpace {

@@ -61,7 +61,7 @@ impl Dynamics<3, 3> for Params {
 
     fn observation_space(&self) -> Space {
         let high = [1.0, 1.0, self.max_speed];
-        Space::vector(&high.map(|x| -x), &high)
+        Space::vector(&high.map(|x| -x), &high).with_velocities(&[2])
     }
 
     fn action_space(&self) -> ActionSpace {

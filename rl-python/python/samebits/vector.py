@@ -35,6 +35,7 @@ def make_vec(
     action_repeat: int = 1,
     pixels: int = 0,
     reward_clip: float = 0.0,
+    hide: str = "nothing",
 ) -> VectorEnv:
     """Makes ``num_envs`` environments that step together.
 
@@ -52,8 +53,9 @@ def make_vec(
         action_repeat: times that each action is taken.
         pixels: width and height of the environment's picture, observed in grey; 0: its own observations.
         reward_clip: bound of the rewards; 0: none.
+        hide: elements of observations that are 0: ``"nothing"`` or ``"velocities"``.
     """
-    wrappers = (frame_stack, time_limit, action_repeat, pixels, reward_clip)
+    wrappers = (frame_stack, time_limit, action_repeat, pixels, reward_clip, hide)
     return VectorEnv(name, num_envs, threads, seed, copy, render_mode, record_episodes, wrappers)
 
 

@@ -39,6 +39,8 @@ struct Nets {
     saved: u64,
     minibatch: u64,
     micro_batch: u64,
+    /// Threads that learn.
+    threads: u64,
     /// True if parameters are drawn, false if they are loaded.
     drawn: bool,
 }
@@ -130,6 +132,7 @@ impl Budget {
             saved: 1 + moments + targets + ahead.saturating_sub(1) as u64,
             minibatch: minibatch as u64,
             micro_batch: micro_batch as u64,
+            threads: config.run.threads as u64,
             drawn: true,
         };
         let replay = replay.map(|replay| {
@@ -163,6 +166,7 @@ impl Budget {
             saved: 1,
             minibatch: 0,
             micro_batch: 0,
+            threads: 1,
             drawn: false,
         };
         let budget = Self::new(entry.spaces(), entry.bytes_per_env(), 0, 0, 0).with_workers(config, &entry);
@@ -187,6 +191,7 @@ impl Budget {
             saved: 0,
             minibatch: minibatch as u64,
             micro_batch: 0,
+            threads: 1,
             drawn: true,
         });
         Self { nets, names: ARGUMENTS, ..Self::new(spaces, bytes_per_env, n_envs, n_steps, rollouts) }
@@ -253,7 +258,8 @@ impl Budget {
             ("program", FIXED),
         ];
 
-        let eval = product(&[self.episodes.into(), per_env + 2 * (obs + mask) + 8 * a + 48]) + acting(self.episodes.into());
+        let eval =
+            product(&[self.episodes.into(), per_env + 2 * (obs + mask + state) + 8 * a + 48]) + acting(self.episodes.into());
         let eval = sum([eval, workers(self.episodes, self.workers[1])]);
         let mut passing = vec![("evaluation", eval)];
         if let Some(nets) = &self.nets {
@@ -263,6 +269,7 @@ impl Budget {
             let learning = sum([
                 product(&[nets.vectors.into(), params]),
                 u128::from(size.minibatch(nets.minibatch)),
+                u128::from(size.sequences(nets.minibatch, self.n_steps, nets.threads)),
                 product(&[nets.minibatch.into(), batch]),
             ]);
             let policies = product(&[nets.policies.into(), size.policy.into()]);
@@ -278,7 +285,7 @@ impl Budget {
             let targets = if self.replay.is_some() { 0 } else { product(&[n, t, 4 * TARGETS]) };
             let scratches = MAX_SLICES as u128 * u128::from(size.acting);
             passing.push(("an update", sum([computed, targets, scratches])));
-            let states = product(&[n, 3 * per_env + obs + mask + 16]);
+            let states = product(&[n, 3 * (per_env + state) + obs + mask + 16]);
             let vectors = product(&[nets.saved.into(), params]);
             passing.push(("a checkpoint", sum([states, vectors, size.policy.into()])));
             // Rollouts, moments and the replay memory are allocated after the parameters have been drawn.

@@ -114,6 +114,11 @@ pub(super) const ENV: &[Key] = &[
         Kind::Int(0, 512),
         "Width and height of the environment's picture, observed in grey; 0: its own observations",
     ),
+    key(
+        "env.hide",
+        Kind::Choice(&["nothing", "velocities"]),
+        "Elements of observations that are 0: nothing, or the velocities, which memory can replace",
+    ),
     key("env.reward_clip", Kind::Float(0.0, 1e9), "Bound of the rewards that are learnt from; returns are unclipped; 0: none"),
 ];
 

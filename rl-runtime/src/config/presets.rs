@@ -39,4 +39,5 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("snake", Algo::PPO, include_str!("../../presets/snake-ppo.toml")),
     ("snake", Algo::DQN, include_str!("../../presets/snake-dqn.toml")),
     ("breakout", Algo::PPO, include_str!("../../presets/breakout-ppo.toml")),
+    ("repeat_first", Algo::PPO, include_str!("../../presets/repeat_first-ppo.toml")),
 ];

@@ -5,7 +5,7 @@
 
 use rl_agents::{LearnerKind, MemoryKind, NetConfig};
 use rl_envs::catalog::Entry;
-use rl_envs::wrappers::Wrappers;
+use rl_envs::wrappers::{Hidden, Wrappers};
 
 use crate::Mode;
 use crate::config::algo::{Algo, AlgoConfig, Concern, Traits};
@@ -119,6 +119,22 @@ const RULES: &[Rule] = &[
             let pictures = config.env.wrappers.pixels > 0 && !config.blocks(entry);
             let broken = pictures && entry.draws().is_ok_and(|draws| !draws);
             broken.then(|| format!("env.pixels observes what an environment draws, and {} draws nothing", entry.name))
+        }),
+    },
+    Rule {
+        keys: &["env.hide"],
+        broken: Env(|config, entry| {
+            let hides = config.env.wrappers.hide == Hidden::Velocities && !may_block(config, entry) && entry.batches().is_none();
+            let broken = hides && entry.spaces().obs.velocities().is_empty();
+            broken.then(|| format!("env.hide hides the velocities that an environment names, and {} names none", entry.name))
+        }),
+    },
+    Rule {
+        keys: &["env.hide", "env.pixels"],
+        broken: Env(|config, _| {
+            let Wrappers { hide, pixels, .. } = config.env.wrappers;
+            let broken = hide == Hidden::Velocities && pixels > 0;
+            broken.then(|| "env.hide has no effect on pictures; leave out env.hide or env.pixels".into())
         }),
     },
     Rule {
@@ -405,6 +421,7 @@ mod tests {
     /// Environment, algorithm, settings, ranks, end of the reason.
     const EXAMPLES: &[(&str, &str, &str, usize, &str)] = &[
         ("cartpole", "ppo", "device='cuda:0,1' learner='reference'", 1, "learns on one device only; use one of them"),
+        ("cartpole", "ppo", "device='cuda' memory='gru'", 1, "but a device has no kernels for it yet; use --device cpu"),
         ("cartpole", "ppo", "collect_threads=3 threads=2", 1, "raise threads or leave it at 0"),
         (
             "cartpole",
@@ -426,6 +443,8 @@ mod tests {
         ("gym:Some-v1", "ppo", "env.path='/tmp'", 1, "gym:Some-v1 names no module of Python"),
         ("gym:Some-v1", "ppo", "env.time_limit=3", 1, "use Gymnasium's own"),
         ("blind", "ppo", "env.pixels=84", 1, "blind draws nothing"),
+        ("snake", "ppo", "env.hide='velocities'", 1, "hides the velocities that an environment names, and snake names none"),
+        ("cartpole", "ppo", "env.hide='velocities' env.pixels=8", 1, "leave out env.hide or env.pixels"),
         ("cartpole", "ppo", "replay_dir='/tmp'", 1, "ppo has no replay memory"),
         ("cartpole", "a2c", "offline='some.steps'", 1, "a2c learns from the steps of its own policy only"),
         ("cartpole", "ppo", "drive='first_come'", 1, "cartpole does not run in worker processes"),

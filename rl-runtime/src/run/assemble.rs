@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use rl_agents::Collector;
 use rl_agents::ranks::Ranks;
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
+use rl_agents::{Collector, MemoryKind};
 use rl_buffer::Rollout;
 use rl_cuda::Device;
 use rl_envs::catalog::{Entry, Limits};
@@ -136,13 +136,17 @@ fn lack_of_memory(error: Error) -> Result<rl_cuda::Error, Error> {
 }
 
 /// Halves minibatches until the training fits into memory.
+///
+/// With memory, minibatches stay whole columns of a rollout.
 #[cfg(feature = "cli")]
 pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Result<Config, Error> {
     let mut smaller = config.clone();
     let (entry, mut samples) = (&config.wrapped(entry), config.traits().minibatch);
+    let unit = if config.net.memory == MemoryKind::None { 1 } else { config.n_steps() };
     let device = auto::choose(config, entry, n_ranks).0.open()?;
     while !fits(&smaller, entry, device.as_ref())? {
-        samples = (1..=samples / 2).rev().find(|part| samples.is_multiple_of(*part)).unwrap_or(1);
+        let units = samples / unit;
+        samples = unit * (1..=units / 2).rev().find(|part| units.is_multiple_of(*part)).unwrap_or(0);
         if samples < 2 {
             return Ok(config.clone()); // it is refused with what would fit
         }

@@ -29,7 +29,7 @@ use rl_envs::{ActionSliceMut, ObsSliceMut, Spaces, codec};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::config::{Config, RunConfig};
+use crate::config::{Config, EnvConfig, RunConfig};
 use crate::file::{open, refused};
 use crate::pipeline::{Collect, Filled};
 use crate::report::profile::{Phase, Track};
@@ -223,8 +223,10 @@ impl Playback {
         let RunConfig { offline, n_envs, .. } = &config.run;
         let playback = Self::of(Path::new(offline), spaces, *n_envs)?;
         let (recorded, env) = (&playback.head.env, config.env.to_json());
+        // Settings that did not exist when it was recorded have their defaults.
+        let is_other = || serde_json::from_str::<EnvConfig>(recorded).map_or(true, |recorded| recorded != config.env);
         let problem = match playback.source {
-            Origin::Record(..) if *recorded != env => format!("was recorded in {recorded}; the environment is {env}"),
+            Origin::Record(..) if is_other() => format!("was recorded in {recorded}; the environment is {env}"),
             Origin::Replay(..) if config.traits().replay.is_some_and(|replay| replay.n_step > 1) => {
                 format!("holds transitions of one step; use --set {}.n_steps=1", config.algo.name())
             }

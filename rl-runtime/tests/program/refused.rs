@@ -182,6 +182,25 @@ fn what_an_environment_s_spaces_refuse_is_refused_with_the_settings() {
 }
 
 #[test]
+fn memory_is_refused_where_nothing_learns_with_it() {
+    let named = |name| Algo::all().into_iter().find(|algo| algo.name() == name).unwrap();
+    for (env, algo) in [("cartpole", "dqn"), ("pendulum", "sac"), ("pendulum", "td3")] {
+        let text = problems(resolve(env, named(algo), &["memory=lstm"]));
+        assert!(text.contains("memory is lstm, but only PPO and A2C learn with memory"), "{text}");
+    }
+    let text = problems(resolve("cartpole", Algo::PPO, &["memory=gru", "device=emulated"]));
+    assert!(text.contains("device is emulated and memory is set, but a device has no kernels for it yet"), "{text}");
+    let text = problems(resolve("cartpole", Algo::PPO, &["memory=gru", "ppo.batch_size=16"]));
+    assert!(text.contains("batch_size is 16, but with memory a minibatch is made of whole columns"), "{text}");
+    let text = problems(resolve("cartpole", Algo::A2C, &["memory=gru", "learner=reference", "a2c.micro_batch=8"]));
+    assert!(text.contains("micro_batch is 8, but with memory learner = \"reference\" holds whole minibatches"), "{text}");
+    let text = problems(resolve("snake", Algo::PPO, &["env.hide=velocities"]));
+    assert!(text.contains("env.hide hides the velocities that an environment names, and snake names none"), "{text}");
+    let config = resolve("pendulum", Algo::A2C, &["memory=lstm", "env.hide=velocities", "device=emulated", "learner=reference"]);
+    assert_eq!(config.unwrap().net.memory_size, 64);
+}
+
+#[test]
 fn a_precision_is_refused_for_the_tile_kernel_and_kept_for_the_reference() {
     for algo in [Algo::PPO, Algo::A2C, Algo::DQN] {
         for precision in ["bf16", "f16"] {

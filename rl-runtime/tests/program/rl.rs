@@ -543,7 +543,7 @@ fn bad_input_gets_one_message_and_its_exit_code_before_any_work() {
     small_run(&trained, &["steps=64"]);
     let set = |setting: &'static str| vec!["train", "cartpole", "--set", setting];
     let cases: Vec<(Vec<&str>, i32, &str)> = vec![
-        (vec!["train", "cartpool"], 2, "snake, breakout, slow_cartpole, crawl (did you mean \"cartpole\"?)"),
+        (vec!["train", "cartpool"], 2, "snake, breakout, repeat_first, slow_cartpole, crawl (did you mean \"cartpole\"?)"),
         (vec!["train"], 2, "no environment given"),
         (vec!["train", "cartpole", "--timeline", text(&below)], 1, "file"),
         (vec!["train", "cartpole", "--set", "threads=2", "--set", "collect_threads=3"], 2, "collect_threads is 3, more than"),
@@ -743,6 +743,7 @@ fn the_first_line_names_environments_pipeline_minibatch_and_networks() {
         ("overlapped", &["--set", "pipeline=overlapped"], "learning overlapped (max_lag 1), minibatches of 16, networks of 2"),
         ("shared", &["--set", "hidden=[8,4]", "--set", "shared_trunk=true"], "networks of 8-4 with a shared trunk"),
         ("critic", &["--set", "hidden=[8]", "--set", "critic_hidden=[9,3]"], "networks of 8, critic of 9-3"),
+        ("memory", &["--set", "memory=lstm", "--set", "memory_size=5"], ", after an LSTM of 5"),
     ] {
         let output = finish(&mut rl(&small_args(text(&dir.path().join(name)), more)));
         let first = stdout(&output).lines().next().unwrap_or_default().to_owned();

@@ -25,12 +25,16 @@ pub(crate) const WORKER: &str = "exec:\"$RL_XTASK\" worker plan.json";
 pub(crate) const TOMLS: [&str; 5] = ["ppo.toml", "a2c.toml", "dqn.toml", "td3.toml", "snake.toml"];
 
 /// Runs of the corpus: name and arguments.
-const RUNS: [(&str, &str); 8] = [
+const RUNS: [(&str, &str); 9] = [
     (
         "ppo",
         "cartpole --set n_envs=4 --set ppo.n_steps=8 --set ppo.batch_size=16 --set normalize_obs=true --set ppo.normalize_reward=true",
     ),
     ("a2c", "pendulum --algo a2c --set n_envs=2 --set a2c.n_steps=8"),
+    (
+        "memory",
+        "cartpole --algo a2c --set n_envs=2 --set a2c.n_steps=8 --set memory=lstm --set memory_size=3 --set env.hide=velocities",
+    ),
     ("overlapped", "cartpole --algo a2c --set n_envs=2 --set a2c.n_steps=8 --set pipeline=overlapped --set max_lag=2"),
     (
         "dqn",

@@ -15,12 +15,13 @@ use crate::chaos::mutate::Random;
 use crate::process::{Options, Process, newest_checkpoint, scratch};
 
 /// Name and arguments of each configuration.
-const CASES: [(&str, &str); 7] = [
+const CASES: [(&str, &str); 8] = [
     (
         "PPO, normalizers",
         "cartpole --set ppo.n_steps=16 --set ppo.batch_size=32 --set normalize_obs=true --set ppo.normalize_reward=true",
     ),
     ("A2C", "acrobot --algo a2c --set normalize_obs=true"),
+    ("PPO, memory", "pendulum --set ppo.n_steps=16 --set ppo.batch_size=64 --set memory=gru --set env.hide=velocities"),
     ("PPO, overlapped", "cartpole --set ppo.n_steps=16 --set ppo.batch_size=32 --set pipeline=overlapped --set max_lag=2"),
     ("A2C, overlapped", "cartpole --algo a2c --set pipeline=overlapped --set max_lag=1"),
     (

@@ -165,7 +165,9 @@ impl CellStage {
                     for (gate, u) in [&mut *i, &mut *f, &mut *g, &mut *o].into_iter().zip(u) {
                         gate.iter_mut().zip(&u[here.clone()]).for_each(|(gate, u)| *gate += u);
                     }
-                    [&mut *i, &mut *f, &mut *o].into_iter().for_each(sigmoid::<S>);
+                    sigmoid::<S>(i);
+                    sigmoid::<S>(f);
+                    sigmoid::<S>(o);
                     Activation::Tanh.apply::<S>(g);
                     let (before, after) = (&c_before[all.clone()], &mut carry.c[here]);
                     for ((((c, before), i), f), g) in after.iter_mut().zip(before).zip(&*i).zip(&*f).zip(&*g) {

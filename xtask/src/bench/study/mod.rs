@@ -5,6 +5,7 @@
 mod a2c;
 mod envs;
 mod export;
+mod memory;
 mod programs;
 mod python;
 mod replay;
@@ -24,10 +25,11 @@ use crate::bench::study::programs::Study;
 type Measure = fn(&Study<'_>) -> Result<()>;
 
 /// All studies by name; true if they run in the peers' Python.
-const STUDIES: [(&str, bool, Measure); 10] = [
+const STUDIES: [(&str, bool, Measure); 11] = [
     ("a2c", true, a2c::measure),
     ("envs", false, envs::measure),
     ("export", false, export::measure),
+    ("memory", true, memory::measure),
     ("python", false, python::measure),
     ("replay", false, replay::measure),
     ("sizes", false, sizes::measure),

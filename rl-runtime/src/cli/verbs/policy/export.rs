@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use rl_agents::{Acted, Acting, Choice, LearnerKind, Policy, Scratch};
-use rl_envs::wrappers::Wrappers;
+use rl_agents::{Acted, Acting, Choice, LearnerKind, MemoryKind, Policy, Scratch};
+use rl_envs::wrappers::{Hidden, Wrappers};
 use rl_envs::{ActionSpace, Actions, Dtype, Obs, Purpose, Rng, Space, Spaces, math};
 use rl_policy::write::c::{Sources, TestVectors, c, identifier};
-use rl_policy::{Policy as Loaded, write};
+use rl_policy::{Exported, Layer, Policy as Loaded, write};
 use serde_json::json;
 
 use crate::cli::envs::{Envs, saved_policy};
@@ -95,11 +95,19 @@ pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode
     let header_draft = if args.form == Export::C { Some(Draft::create(&header)?) } else { None };
     let spaces = entry.spaces();
     let of = path.display();
+    if policy.state_len() > 0 && config.net.memory != MemoryKind::None {
+        return Err(Error::config(format!(
+            "{of}: a policy with memory cannot be exported yet; its parameters are in the checkpoint"
+        )));
+    }
     let Some(mut exported) = policy.exported(&spaces) else {
         return Err(Error::config(format!("{of}: this policy cannot be exported: it does not implement Policy::exported")));
     };
     if exported.layers.iter().any(|layer| layer.weight.iter().chain(&layer.bias).any(|x| !x.is_finite())) {
         return Err(Error::config(format!("{of}: the policy has parameters that are not finite")));
+    }
+    if config.env.wrappers.hide == Hidden::Velocities {
+        ignore(&mut exported, spaces.obs.velocities());
     }
     exported.about = about(&saved);
     let file = write::file(&exported);
@@ -172,6 +180,12 @@ pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode
         print::err("note: actions are repeated and pictures drawn by the environment's wrappers, which stay here");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes a policy ignore elements of observations, which were 0 when it learnt.
+fn ignore(exported: &mut Exported, elements: &[usize]) {
+    let Layer { weight, bias, .. } = &mut exported.layers[0];
+    elements.iter().for_each(|&i| weight[i * bias.len()..(i + 1) * bias.len()].fill(0.0));
 }
 
 /// Origin of a policy, in words.

@@ -1,7 +1,7 @@
 """Writes acrobot.json: steps of Gymnasium 1.3's Acrobot-v1, to compare with.
 
     python3 -m venv /tmp/gym && /tmp/gym/bin/pip install gymnasium==1.3.0
-    /tmp/gym/bin/python rl-envs/tests/golden/acrobot.py > rl-envs/tests/golden/acrobot.json
+    /tmp/gym/bin/python rl-envs/tests/recorders/acrobot.py > rl-envs/tests/golden/acrobot.json
 
 Each row: the state before the step (f32 values, so that both start from the same), the action, and what followed.
 Random actions up to the time limit, a policy that swings up to the goal, and states near the goal's height, the wrap

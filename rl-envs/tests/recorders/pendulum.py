@@ -1,7 +1,7 @@
 """Writes pendulum.json: steps of Gymnasium 1.3's Pendulum-v1, to compare with.
 
     python3 -m venv /tmp/gym && /tmp/gym/bin/pip install gymnasium==1.3.0
-    /tmp/gym/bin/python rl-envs/tests/golden/pendulum.py > rl-envs/tests/golden/pendulum.json
+    /tmp/gym/bin/python rl-envs/tests/recorders/pendulum.py > rl-envs/tests/golden/pendulum.json
 
 Each row: the state before the step (f32 values, so that both start from the same), the action (f32), and what followed.
 Random and constant torques up to the time limit, a policy that swings up and balances, states near the bound of the

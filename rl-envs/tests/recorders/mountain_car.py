@@ -1,7 +1,7 @@
 """Writes mountain_car.json: steps of Gymnasium 1.3's MountainCar-v0, to compare with.
 
     python3 -m venv /tmp/gym && /tmp/gym/bin/pip install gymnasium==1.3.0
-    /tmp/gym/bin/python rl-envs/tests/golden/mountain_car.py > rl-envs/tests/golden/mountain_car.json
+    /tmp/gym/bin/python rl-envs/tests/recorders/mountain_car.py > rl-envs/tests/golden/mountain_car.json
 
 Each row: the state before the step (f32 values, so that both start from the same), the action, and what followed.
 Random actions up to the time limit, a policy that swings up to the goal, and states near the wall, the goal and the

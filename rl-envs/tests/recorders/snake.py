@@ -1,7 +1,7 @@
 """Writes snake.json: steps of EnvPool 1.2.5's Jumanji/Snake-v1, to compare with.
 
     python3 -m venv /tmp/golden && /tmp/golden/bin/pip install envpool==1.2.5
-    /tmp/golden/bin/python rl-envs/tests/golden/snake.py > rl-envs/tests/golden/snake.json
+    /tmp/golden/bin/python rl-envs/tests/recorders/snake.py > rl-envs/tests/golden/snake.json
 
 Each row: the state before the step (read from the observation, for EnvPool cannot set it), the action, and what
 followed, with the flags as EnvPool gave them. `obs_nonzero` lists the [index, value] pairs that are not zero in the five

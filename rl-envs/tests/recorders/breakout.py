@@ -1,7 +1,7 @@
 """Writes breakout.json: steps of MinAtar 1.0.15's Breakout, to compare with.
 
     python3 -m venv /tmp/golden && /tmp/golden/bin/pip install MinAtar==1.0.15
-    /tmp/golden/bin/python rl-envs/tests/golden/breakout.py > rl-envs/tests/golden/breakout.json
+    /tmp/golden/bin/python rl-envs/tests/recorders/breakout.py > rl-envs/tests/golden/breakout.json
 
 Each row: the state before the step, the action (an index into MinAtar's minimal set: nothing, left, right), and what
 followed. Sticky actions are off; `last_action` is the action, so that it makes no difference whether one sticks.

@@ -1,7 +1,7 @@
 """Writes mountain_car_continuous.json: steps of Gymnasium 1.3's MountainCarContinuous-v0, to compare with.
 
     python3 -m venv /tmp/gym && /tmp/gym/bin/pip install gymnasium==1.3.0
-    /tmp/gym/bin/python rl-envs/tests/golden/mountain_car_continuous.py > rl-envs/tests/golden/mountain_car_continuous.json
+    /tmp/gym/bin/python rl-envs/tests/recorders/mountain_car_continuous.py > rl-envs/tests/golden/mountain_car_continuous.json
 
 Each row: the state before the step (f32 values, as the reference's own state is after a step), the action (f32), and
 what followed. Random actions up to the time limit, a policy that swings up to the goal, and states near the wall, the

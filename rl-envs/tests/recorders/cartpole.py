@@ -1,7 +1,7 @@
 """Writes cartpole.json: steps of Gymnasium 1.3's CartPole-v1, to compare with.
 
     python3 -m venv /tmp/gym && /tmp/gym/bin/pip install gymnasium==1.3.0
-    /tmp/gym/bin/python rl-envs/tests/golden/cartpole.py > rl-envs/tests/golden/cartpole.json
+    /tmp/gym/bin/python rl-envs/tests/recorders/cartpole.py > rl-envs/tests/golden/cartpole.json
 
 Each row: the state before the step (f32 values, so that both start from the same), the action, and what followed.
 Random actions, a policy that balances long enough to reach the time limit, and states near the limits.
