@@ -57,7 +57,7 @@ impl SequenceBatch {
         let row = |i: usize| order.get(i).map(|&i| rows[i as usize] as usize);
         let follows = |i: usize| i < c || row(i).zip(row(i - c)).is_some_and(|(row, before)| row == before + n_envs);
         let starts = (0..c).all(|i| row(i).is_some_and(|row| row < n_envs));
-        if c == 0 || !starts || rows.len() % n_steps > 0 || !(0..rows.len()).all(follows) {
+        if c == 0 || !starts || !rows.len().is_multiple_of(n_steps) || !(0..rows.len()).all(follows) {
             return Err(Error::Sequences);
         }
         let mut places = vec![0u32; rows.len()];

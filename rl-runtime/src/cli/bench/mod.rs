@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use rl_agents::{Activation, Isa, LearnerKind, NetConfig, PpoConfig};
+use rl_agents::{Activation, Isa, LearnerKind, MemoryKind, NetConfig, PpoConfig};
 
 use self::crossover::CrossoverArgs;
 pub(super) use self::update::ceiling;
@@ -60,6 +60,12 @@ pub(super) struct NetArgs {
     /// Sizes of the hidden layers
     #[arg(long, default_value = "64,64", value_delimiter = ',', value_parser = parse_units)]
     hidden: Vec<usize>,
+    /// Memory before them: none, gru or lstm
+    #[arg(long, default_value = "none", value_parser = parse_name::<MemoryKind>)]
+    memory: MemoryKind,
+    /// Outputs of the memory
+    #[arg(long, default_value = "64", value_parser = parse_units)]
+    memory_size: usize,
     /// Threads [default: one per core]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     threads: Option<u32>,
@@ -71,14 +77,14 @@ pub(super) struct NetArgs {
 impl NetArgs {
     /// Returns the networks to measure.
     fn nets(self, known: &Envs, learner: LearnerKind) -> Result<MeasuredNets, Error> {
-        let Self { env, obs, conv, activation, shared_trunk, hidden, threads: n, isa } = self;
+        let Self { env, obs, conv, activation, shared_trunk, hidden, memory, memory_size, threads: n, isa } = self;
         let source = match obs {
             Some(noise) => ObsSource::Noise(noise),
             None => ObsSource::Entry(known.find(&env)?),
         };
         let (threads, isa) = (threads(n), isa.unwrap_or_else(Isa::best));
         set_matrix_threads(threads);
-        let config = NetConfig { conv, hidden, activation, shared_trunk, learner, ..NetConfig::default() };
+        let config = NetConfig { conv, hidden, activation, shared_trunk, memory, memory_size, learner, ..NetConfig::default() };
         Ok(MeasuredNets { source, config, threads, isa })
     }
 }

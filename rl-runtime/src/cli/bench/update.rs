@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rl_agents::gemm::{ROUND_FLOPS, multiply_adds};
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{ActorCritic, Agent as _, Collector, NetConfig, Ppo, PpoConfig, Probe, Stage};
+use rl_agents::{ActorCritic, Agent as _, Collector, MemoryKind, NetConfig, Policy as _, Ppo, PpoConfig, Probe, Stage};
 use rl_envs::catalog::Entry;
 use rl_envs::{Action, ActionSpace, Env, Isa, Pool, Rng, Space, Spaces, Step};
 use serde_json::{Map, Value, json};
@@ -129,7 +129,8 @@ impl MeasuredNets {
         };
         let mut all = json!({
             "event": "bench", "env": name, "obs": source.spaces().obs.shape(), "conv": config.conv, "hidden": config.hidden,
-            "activation": config.activation, "shared_trunk": config.shared_trunk, "learner": config.learner, "threads": threads,
+            "activation": config.activation, "shared_trunk": config.shared_trunk, "memory": config.memory,
+            "memory_size": config.memory_size, "learner": config.learner, "threads": threads,
             "isa": isa,
         });
         if let (Value::Object(all), Value::Object(result)) = (&mut all, result) {
@@ -165,6 +166,9 @@ impl Times {
     }
 }
 
+/// Steps of a column of a minibatch, for networks with memory.
+const SEQUENCE: usize = 64;
+
 /// Measures samples per second of whole PPO updates on rollouts of an environment.
 ///
 /// Everything counts: targets, shuffling, gathering, normalization, losses, gradients, clipping, Adam. The result includes the
@@ -172,6 +176,7 @@ impl Times {
 /// of the rate, measures the share of each stage.
 ///
 /// All updates learn from one rollout, which is marked as the current policy's: training without lag computes no values again.
+/// With memory, a minibatch is made of columns of 64 steps; its size is a multiple of 64.
 ///
 /// # Errors
 /// Errors of the environments and the agent.
@@ -181,10 +186,16 @@ pub(super) fn update(nets: &MeasuredNets, minibatch: usize, seconds: f64) -> Res
     // A rollout of at least 8,192 samples, in whole minibatches and whole steps.
     let n_envs = (1..=16.min(minibatch)).rev().find(|n| minibatch.is_multiple_of(*n)).unwrap_or(1);
     let n_samples = 8192usize.div_ceil(minibatch) * minibatch;
+    let remembers = net.memory != MemoryKind::None;
+    if remembers && !minibatch.is_multiple_of(SEQUENCE) {
+        return Err(Error::config(format!("--minibatch is {minibatch}; with memory it must be a multiple of {SEQUENCE}")));
+    }
+    let n_envs = if remembers { n_samples / SEQUENCE } else { n_envs };
     let n_steps = n_samples / n_envs;
     Budget::bench(source.spaces(), source.bytes_per_env(), n_envs, n_steps, 1, Some((net, minibatch))).check()?;
     let mut collector = source.collector(n_envs, &pool)?;
     let policy = nets.policy()?;
+    collector.remember(policy.state_len());
     let flops = policy.flops_per_sample() as f64;
     let config = PpoConfig { n_steps, batch_size: minibatch, n_epochs: 1, ..PpoConfig::default() };
     let mut agent = Ppo::new(policy, config, n_envs, 0)?;
@@ -236,6 +247,7 @@ pub(super) fn act(nets: &MeasuredNets, n_envs: usize, seconds: f64) -> Result<Va
     Budget::bench(source.spaces(), source.bytes_per_env(), n_envs, N_STEPS, 1, Some((config, 1))).check()?;
     let mut collector = source.collector(n_envs, &pool)?;
     let policy = nets.policy()?;
+    collector.remember(policy.state_len());
     let mut rollout = collector.rollout(N_STEPS)?;
     collector.collect(&policy, &mut rollout)?;
     let mut rates = Vec::new();
