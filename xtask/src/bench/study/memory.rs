@@ -1,20 +1,17 @@
-//! Policies that remember: what they learn, beside sb3-contrib's RecurrentPPO.
+//! Policies that remember: what they learn with each kind of memory.
 
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
 
-use crate::bench::peers::{k, k_range, spread};
-use crate::bench::presets::{mean_and_error, with_error};
+use crate::bench::peers::{k, spread};
+use crate::bench::presets::mean_and_error;
 use crate::bench::study::programs::{Study, Trained};
 use crate::plot::{Axis, Chart, short};
 
-/// Seeds of what is learnt, and of the returns beside the peer.
 const SEEDS: u64 = 10;
-const PEER_SEEDS: u64 = 5;
-/// Env steps beside the peer.
-const PEER_STEPS: u64 = 102_400;
-const EPISODES: u64 = 100;
+/// Greedy episodes after a training.
+pub(super) const EPISODES: u64 = 100;
 /// Memories, and their colours.
 const MEMORIES: [(&str, &str); 3] = [("none", "#7570b3"), ("gru", "#1b9e77"), ("lstm", "#d95f02")];
 /// Points of a curve.
@@ -51,23 +48,14 @@ const TASKS: [Task; 3] = [
     Task { title: "repeat_first", args: "repeat_first", steps: 4e6, returns: [-1.0, 1.0], full: None },
 ];
 
-/// Equal settings for both, in 8 environments: those of `train_recurrent.py`.
-const EQUAL: &str = "--envs 8 --threads 2 --set memory=lstm --set hidden=[64] --set ppo.n_steps=128 --set ppo.batch_size=256 --set \
-                     ppo.n_epochs=10 --set ppo.gamma=0.98 --set ppo.gae_lambda=0.9 --set ppo.learning_rate=lin_0.001 --set \
-                     ppo.clip_range=0.2 --set ppo.ent_coef=0 --set ppo.normalize_reward=false --set log_std_init=0 --set eval_episodes=100";
-/// Environment of ours, of theirs, and elements that theirs hides.
-const CASES: [(&str, &str, &str); 2] =
-    [("cartpole --set env.hide=velocities", "CartPole-v1", "1,3"), ("gym:Pendulum-v1", "Pendulum-v1", "-")];
-
-/// Measures both, and writes the record with its picture.
+/// Trains all tasks, and writes the record with its picture.
 pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
     let mut text =
         study.head("Policies that remember", "PPO with memory = none, gru and lstm, of 64 outputs, before a hidden layer of 64.");
-    text.push_str(&beside(study)?);
     let mut chart = Chart::new();
     let _ = writeln!(
         text,
-        "\n## What is learnt\n\n![Training episodes, mean and range over the seeds](study-memory.svg)\n\nMean return of {EPISODES} greedy episodes \
+        "\n![Training episodes, mean and range over the seeds](study-memory.svg)\n\nMean return of {EPISODES} greedy episodes \
          after training, with the standard error over {SEEDS} seeds, and the least of them. Env\nsteps/s are medians.\n\n\
          | task | env steps | memory | return | least | env steps/s |\n|---|---|---|---|---|---|"
     );
@@ -122,44 +110,6 @@ fn row(title: &str, memory: &str, runs: &[Trained]) -> Result<String> {
     Ok(row)
 }
 
-fn return_of(run: &Trained) -> Result<f64> {
+pub(super) fn return_of(run: &Trained) -> Result<f64> {
     run.done["eval"]["return_mean"].as_f64().context("return_mean")
-}
-
-/// Trains ours and theirs in turn; returns a section of the record.
-fn beside(study: &Study<'_>) -> Result<String> {
-    let mut text = format!(
-        "\n## Beside sb3-contrib's RecurrentPPO\n\nEqual settings (`xtask/peers/train_recurrent.py`): LSTMs of 64 for policy and value function, 8 \
-         environments, rollouts of 128 steps,\nminibatches of 256, 10 epochs, {PEER_STEPS} env steps, seeds 0 to {}; in turn. Theirs steps in this \
-         process (DummyVecEnv) with one thread of\nPyTorch, which is faster than two here. Returns of {EPISODES} greedy episodes, with the standard \
-         error over the seeds.\n\n\
-         | environment | ours, env steps/s | theirs | ratio | our return | theirs |\n|---|---|---|---|---|---|\n",
-        PEER_SEEDS - 1
-    );
-    for (ours, theirs, hide) in CASES {
-        let (mut rates, mut returns) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
-        for seed in 0..PEER_SEEDS {
-            let run = study.train(&format!("{ours} {EQUAL} --steps {PEER_STEPS}"), seed)?;
-            let peer = study.peer("train_recurrent.py", &format!("{theirs} {hide} {PEER_STEPS} {seed} {EPISODES} 1"))?;
-            let figure = |name: &str| peer[name].as_f64().with_context(|| name.to_owned());
-            for (rates, rate) in rates.iter_mut().zip([run.rate, figure("env_steps_per_s")?]) {
-                rates.push(rate);
-            }
-            for (returns, mean) in returns.iter_mut().zip([return_of(&run)?, figure("return_mean")?]) {
-                returns.push(mean);
-            }
-            println!("{theirs}, seed {seed}: {rates:?}, {returns:?}");
-        }
-        let [our_rates, their_rates] = rates.map(spread);
-        let [our_returns, their_returns] = returns.map(|returns| with_error(mean_and_error(&returns)));
-        let ratio = our_rates.0 / their_rates.0;
-        let hidden = if hide == "-" { "" } else { " without velocities" };
-        let _ = writeln!(
-            text,
-            "| {theirs}{hidden} | {} | {} | {ratio:.0} | {our_returns} | {their_returns} |",
-            k_range(our_rates),
-            k_range(their_rates)
-        );
-    }
-    Ok(text)
 }

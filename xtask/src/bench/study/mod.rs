@@ -8,6 +8,7 @@ mod export;
 mod memory;
 mod programs;
 mod python;
+mod recurrent;
 mod replay;
 mod sizes;
 mod snake;
@@ -25,12 +26,13 @@ use crate::bench::study::programs::Study;
 type Measure = fn(&Study<'_>) -> Result<()>;
 
 /// All studies by name; true if they run in the peers' Python.
-const STUDIES: [(&str, bool, Measure); 11] = [
+const STUDIES: [(&str, bool, Measure); 12] = [
     ("a2c", true, a2c::measure),
     ("envs", false, envs::measure),
     ("export", false, export::measure),
-    ("memory", true, memory::measure),
+    ("memory", false, memory::measure),
     ("python", false, python::measure),
+    ("recurrent", true, recurrent::measure),
     ("replay", false, replay::measure),
     ("sizes", false, sizes::measure),
     ("snake", false, snake::measure),
