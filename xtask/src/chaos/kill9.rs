@@ -21,7 +21,7 @@ const CASES: [(&str, &str); 8] = [
         "cartpole --set ppo.n_steps=16 --set ppo.batch_size=32 --set normalize_obs=true --set ppo.normalize_reward=true",
     ),
     ("A2C", "acrobot --algo a2c --set normalize_obs=true"),
-    ("PPO, memory", "pendulum --set ppo.n_steps=16 --set ppo.batch_size=64 --set memory=gru --set env.hide=velocities"),
+    ("PPO, memory", "pendulum --set ppo.n_steps=16 --set ppo.batch_size=32 --set memory=gru --set env.hide=velocities"),
     ("PPO, overlapped", "cartpole --set ppo.n_steps=16 --set ppo.batch_size=32 --set pipeline=overlapped --set max_lag=2"),
     ("A2C, overlapped", "cartpole --algo a2c --set pipeline=overlapped --set max_lag=1"),
     (
