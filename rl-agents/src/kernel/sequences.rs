@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use rl_envs::isa::{Set, Work, dispatch};
 
-use crate::kernel::encoder::memory::MemoryStage;
+use crate::kernel::encoder::memory::{MemoryStage, MemoryWorkspace};
 use crate::kernel::net::{Net, PackedNet};
 use crate::kernel::samples::{Samples, Sequences, TILE};
 use crate::kernel::slices::{self, BatchSlice};
@@ -59,13 +59,14 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
     let sequences = samples.sequences.expect("a network with memory learns from sequences");
     grads.fill(0.0);
     for start in range.clone().step_by(BLOCK * sequences.n_steps) {
-        let block = Block { stage, sequences, samples: start..(start + BLOCK * sequences.n_steps).min(range.end) };
-        workspace.reserve(stage, block.samples.len());
+        let range = start..(start + BLOCK * sequences.n_steps).min(range.end);
+        let block = Block { stage, samples, sequences, range };
+        workspace.reserve(stage, block.range.len());
         for range in block.tiles() {
             dispatch(isa, TileInputs { net, packed, samples, range: range.clone(), workspace, learning: false, probe });
             dispatch(isa, Read { packed, rows: block.rows_of(&range), workspace, stage });
         }
-        dispatch(isa, ThroughTime { packed, block: &block, samples: &samples, workspace });
+        dispatch(isa, ThroughTime { packed, block: &block, workspace, back: false });
         report(probe, Stage::Forward);
         for range in block.tiles() {
             let rows = block.rows_of(&range);
@@ -77,13 +78,13 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
             workspace.set_memory_grads(stage, &rows);
             report(probe, Stage::Backward);
         }
-        dispatch(isa, BackThroughTime { packed, block: &block, samples: &samples, workspace });
+        dispatch(isa, ThroughTime { packed, block: &block, workspace, back: true });
         for range in block.tiles() {
             if net.conv.is_some() {
                 // The activations of this tile again.
                 dispatch(isa, TileInputs { net, packed, samples, range: range.clone(), workspace, learning: true, probe });
             }
-            dispatch(isa, Grads { net, packed, block: &block, samples: &samples, range, workspace, grads: &mut *grads });
+            dispatch(isa, Grads { net, packed, block: &block, range, workspace, grads: &mut *grads });
         }
         report(probe, Stage::Backward);
     }
@@ -92,25 +93,26 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
 /// A block of columns.
 struct Block<'a> {
     stage: &'a MemoryStage,
+    samples: Samples<'a>,
     sequences: Sequences<'a>,
     /// Range within the minibatch.
-    samples: Range<usize>,
+    range: Range<usize>,
 }
 
 impl Block<'_> {
     fn n_columns(&self) -> usize {
-        self.samples.len() / self.sequences.n_steps
+        self.range.len() / self.sequences.n_steps
     }
 
     /// Ranges of the samples of its tiles.
     fn tiles(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        let end = self.samples.end;
-        self.samples.clone().step_by(TILE).map(move |start| start..(start + TILE).min(end))
+        let end = self.range.end;
+        self.range.clone().step_by(TILE).map(move |start| start..(start + TILE).min(end))
     }
 
     /// Rows of samples within the block.
     fn rows_of(&self, samples: &Range<usize>) -> Range<usize> {
-        samples.start - self.samples.start..samples.end - self.samples.start
+        samples.start - self.range.start..samples.end - self.range.start
     }
 
     /// Rows of a step within the block.
@@ -118,11 +120,48 @@ impl Block<'_> {
         t * self.n_columns()..(t + 1) * self.n_columns()
     }
 
+    /// Rows of the rollout at step `t`, one for each column.
+    fn rollout_rows(&self, t: usize) -> impl Iterator<Item = u32> {
+        let first = self.range.start + t * self.n_columns();
+        (first..first + self.n_columns()).map(|sample| self.samples.rows.map_or(sample as u32, |rows| rows[sample]))
+    }
+
     /// Columns in which an episode begins at step `t`, which is not the first.
-    fn begins(&self, t: usize, samples: &Samples<'_>) -> impl Iterator<Item = usize> {
-        let first = self.samples.start + t * self.n_columns();
-        let row = move |i: usize| samples.rows.map_or((first + i) as u32, |rows| rows[first + i]);
-        (0..self.n_columns()).filter(move |&i| self.sequences.begins(row(i)))
+    fn begins(&self, t: usize) -> impl Iterator<Item = usize> {
+        self.rollout_rows(t).enumerate().filter(|&(_, row)| self.sequences.begins(row)).map(|(i, _)| i)
+    }
+
+    /// Takes all steps.
+    #[inline(always)]
+    fn forth<S: Set>(&self, packed: &[f32], memory: &mut MemoryWorkspace) {
+        let Self { stage, sequences, .. } = self;
+        for t in 0..sequences.n_steps {
+            let rows = self.step(t);
+            if t == 0 {
+                let columns = self.rollout_rows(0).enumerate();
+                columns.for_each(|(i, column)| stage.set_state(i, sequences.first_state(column), memory));
+            } else {
+                stage.keep_states(&rows, memory);
+                self.begins(t).for_each(|i| stage.forget_state(rows.start + i, memory));
+            }
+            stage.step::<S>(packed, &rows, memory);
+        }
+    }
+
+    /// Takes all steps back.
+    #[inline(always)]
+    fn back<S: Set>(&self, packed: &[f32], memory: &mut MemoryWorkspace) {
+        let Self { stage, sequences, .. } = self;
+        stage.forget_grads(memory);
+        for t in (0..sequences.n_steps).rev() {
+            stage.step_back::<S>(packed, &self.step(t), memory);
+            if t > 0 {
+                self.begins(t).for_each(|i| stage.forget_grad(i, memory));
+            }
+            if sequences.horizon > 0 && t % sequences.horizon == 0 {
+                stage.forget_grads(memory);
+            }
+        }
     }
 }
 
@@ -148,8 +187,8 @@ impl Work for Read<'_> {
 struct ThroughTime<'a> {
     packed: &'a [f32],
     block: &'a Block<'a>,
-    samples: &'a Samples<'a>,
     workspace: &'a mut Workspace,
+    back: bool,
 }
 
 impl Work for ThroughTime<'_> {
@@ -157,52 +196,9 @@ impl Work for ThroughTime<'_> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { packed, block, samples, workspace } = self;
-        let Block { stage, sequences, .. } = block;
+        let Self { packed, block, workspace, back } = self;
         let memory = workspace.memory.as_mut().expect(REMEMBERS);
-        let zeros = vec![0.0; stage.state_len()];
-        for t in 0..sequences.n_steps {
-            let rows = block.step(t);
-            if t == 0 {
-                for (i, sample) in (block.samples.start..).take(block.n_columns()).enumerate() {
-                    let column = samples.rows.map_or(sample as u32, |rows| rows[sample]);
-                    stage.set_state(i, sequences.first_state(column), memory);
-                }
-            } else {
-                stage.keep_states(&rows, memory);
-                block.begins(t, samples).for_each(|i| stage.set_state(rows.start + i, &zeros, memory));
-            }
-            stage.step::<S>(packed, &rows, memory);
-        }
-    }
-}
-
-/// A block on its way back through time.
-struct BackThroughTime<'a> {
-    packed: &'a [f32],
-    block: &'a Block<'a>,
-    samples: &'a Samples<'a>,
-    workspace: &'a mut Workspace,
-}
-
-impl Work for BackThroughTime<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Set>(self) {
-        let Self { packed, block, samples, workspace } = self;
-        let Block { stage, sequences, .. } = block;
-        let memory = workspace.memory.as_mut().expect(REMEMBERS);
-        stage.forget_grads(memory);
-        for t in (0..sequences.n_steps).rev() {
-            stage.step_back::<S>(packed, &block.step(t), memory);
-            if t > 0 {
-                block.begins(t, samples).for_each(|i| stage.forget_grad(i, memory));
-            }
-            if sequences.horizon > 0 && t % sequences.horizon == 0 {
-                stage.forget_grads(memory);
-            }
-        }
+        if back { block.back::<S>(packed, memory) } else { block.forth::<S>(packed, memory) }
     }
 }
 
@@ -211,7 +207,6 @@ struct Grads<'a> {
     net: &'a Net,
     packed: &'a [f32],
     block: &'a Block<'a>,
-    samples: &'a Samples<'a>,
     range: Range<usize>,
     workspace: &'a mut Workspace,
     grads: &'a mut [f32],
@@ -222,13 +217,13 @@ impl Work for Grads<'_> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, packed, block, samples, range, workspace, grads } = self;
+        let Self { net, packed, block, range, workspace, grads } = self;
         let Workspace { features, feature_grads, memory, conv, .. } = workspace;
         let memory = memory.as_mut().expect(REMEMBERS);
         feature_grads.fill(0.0);
         block.stage.grads::<S>(packed, block.rows_of(&range), memory, grads, feature_grads);
         if let (Some(stage), Some(conv)) = (&net.conv, conv) {
-            stage.backward::<S>(samples, range, packed, features, feature_grads, conv, grads);
+            stage.backward::<S>(&block.samples, range, packed, features, feature_grads, conv, grads);
         }
     }
 }

@@ -408,6 +408,16 @@ impl MemoryStage {
         }
     }
 
+    /// Sets the state before the step of `row` to zeros.
+    pub(crate) fn forget_state(&self, row: usize, workspace: &mut MemoryWorkspace) {
+        let height = workspace.height;
+        for (cell, CellTrace { h_before, c_before, .. }) in self.cells.iter().zip(&mut workspace.traces) {
+            for state in [h_before, c_before].into_iter().take(cell.kind.n_vectors()) {
+                (0..panels(cell.size)).for_each(|p| state[part(p, height, &(row..row + 1))].fill(0.0));
+            }
+        }
+    }
+
     /// Sets the states before a step, that of `rows`, to those after the step before.
     pub(crate) fn keep_states(&self, rows: &Range<usize>, workspace: &mut MemoryWorkspace) {
         let MemoryWorkspace { height, traces, carries, .. } = workspace;
