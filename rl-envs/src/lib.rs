@@ -44,7 +44,7 @@ pub use contract::columns::{
 };
 pub use contract::env::{BlockingEnv, BoxedEnv, Constructor, Env, EnvError, MakeBlocking, Step};
 pub use contract::error::Error;
-pub use contract::space::{ActionKind, ActionSpace, Dtype, MAX_CATEGORIES, Space, Spaces};
+pub use contract::space::{ActionKind, ActionSpace, Dtype, MAX_CATEGORIES, Part, Space, Spaces};
 pub use contract::steps::{StepLens, StepSlices, StepSlicesMut, Steps};
 pub use envs::*;
 pub use numerics::permutation::Permutation;

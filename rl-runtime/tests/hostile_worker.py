@@ -44,7 +44,7 @@ if FAULT == "deaf":
     action = {"kind": "box", "low": [-1] * 200000, "high": [1] * 200000}
 greeting = {
     "protocol": 1,
-    "observation": {"dtype": "f32", "shape": [1], "low": [0], "high": [50]},
+    "observation": {"dtype": "f32", "shape": [1], "low": [0], "high": [50], **(json.loads(ARGUMENT) if FAULT == "observation" else {})},
     "action": action,
     "masked": masked,
 }

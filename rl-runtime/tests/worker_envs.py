@@ -41,7 +41,38 @@ MIXED = spaces.Dict(
         "m": spaces.MultiDiscrete([2, 3]),
     }
 )
+
+
+class MissionSpace(spaces.Space):
+    """Texts of a fixed vocabulary, as MiniGrid has them."""
+
+    def __init__(self, mission_func, ordered_placeholders):
+        super().__init__(dtype=str)
+        self.mission_func, self.ordered_placeholders = mission_func, ordered_placeholders
+
+    def sample(self, mask=None, probability=None):
+        return self.mission_func(*(str(self.np_random.choice(words)) for words in self.ordered_placeholders))
+
+
+class Freely(MissionSpace):
+    """Texts that the vocabulary does not tell."""
+
+
+def go_to(color, thing):
+    return f"go to the {color} {thing}"
+
+
+COLORS_AND_THINGS = [["red", "green"], ["door", "ball", "key"]]
+PARTS = {
+    "view": spaces.Box(0, 255, (6, 5, 3), np.uint8),
+    "depth": spaces.Box(0, 1, (2, 7, 8), np.float32),
+    "mission": MissionSpace(go_to, COLORS_AND_THINGS),
+    "arm": spaces.Dict(joints=spaces.Box(-1, 1, (2,), np.float32), closed=spaces.Discrete(2)),
+}
 for name, space in {
+    "parts": spaces.Dict(PARTS),
+    "freely": spaces.Dict({**PARTS, "mission": Freely(go_to, COLORS_AND_THINGS)}),
+    "depth": PARTS["depth"],
     "f32": spaces.Box(-np.inf, np.inf, (3,), np.float32),
     "i64": spaces.Box(-5, 5, (2,), np.int64),
     "one_hot": spaces.Discrete(4),
@@ -490,7 +521,7 @@ class Unscaled(gym.Env):
 class Grey(Unscaled):
     """Pictures without an axis of channels."""
 
-    observation_space = spaces.Box(0, 255, (64, 48), np.uint8)
+    observation_space = spaces.Box(0, 255, (300, 240), np.uint8)
     action_space = spaces.Discrete(2)
 
     def observe(self):

@@ -13,7 +13,7 @@ use rl_cuda::learner::{
 };
 use rl_cuda::{Buffer, Device, Stream, View, ViewMut};
 
-use crate::kernel::dense::{Dense, InputRuns};
+use crate::kernel::dense::Dense;
 use crate::kernel::net::{Net, Place};
 use crate::{Activation, Error};
 
@@ -116,8 +116,12 @@ fn activation(activation: Option<Activation>) -> learner::Activation {
 
 /// Allocates the convolutions of a network.
 fn convs(device: &Device, net: &Net, held: usize, learns: bool) -> Result<Vec<DeviceConv>, Error> {
-    let Some(stage) = &net.conv else { return Ok(Vec::new()) };
-    let InputRuns { real: channels, padded, .. } = stage.features();
+    let Some(encoder) = &net.encoder else { return Ok(Vec::new()) };
+    let Some(stage) = encoder.only_conv() else {
+        let allowed = "but on a device a picture is the whole observation; use --device cpu";
+        return Err(Error::Setting { name: "conv", value: "of a part of the observation".into(), allowed });
+    };
+    let [_, channels, padded] = stage.features();
     if channels != padded {
         let allowed = "but on a device the last convolution has a multiple of 16 channels; use --device cpu";
         return Err(Error::Setting { name: "conv", value: format!("of {channels} channels"), allowed });

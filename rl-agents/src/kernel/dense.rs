@@ -40,14 +40,63 @@ pub(crate) enum Part {
     Transpose(usize),
 }
 
-/// Runs of a layer's inputs: one, or one for each position of a convolution.
+/// Inputs that are runs of equal length, with padding after each.
 #[derive(Clone, Copy, Debug)]
+struct Runs {
+    /// Index of the first input with padding, and without.
+    first: usize,
+    first_real: usize,
+    /// Length of a run with its padding, and without.
+    padded: usize,
+    real: usize,
+}
+
+/// Runs of a layer's inputs.
+///
+/// One run, or one for each position of a convolution and one for numbers beside pictures.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct InputRuns {
-    /// Number of inputs, including padding between runs.
-    pub(crate) len: usize,
-    /// Length of a run without its padding, and with it.
-    pub(crate) real: usize,
-    pub(crate) padded: usize,
+    all: Vec<Runs>,
+    len: usize,
+}
+
+impl InputRuns {
+    /// One run of `n` inputs.
+    pub(crate) fn one(n: usize) -> Self {
+        let mut runs = Self::default();
+        runs.push([n, n, pad(n)]);
+        runs
+    }
+
+    /// Appends `len` inputs: runs of `real` ones in the place of `padded`.
+    pub(crate) fn push(&mut self, [len, real, padded]: [usize; 3]) {
+        let first_real = if self.len == 0 { 0 } else { self.real_before(self.len) };
+        self.all.push(Runs { first: self.len, first_real, padded, real });
+        self.len += len;
+    }
+
+    /// Number of inputs, including padding.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the runs that input `i` belongs to, or the last ones.
+    fn of(&self, i: usize) -> &Runs {
+        self.all.iter().rfind(|runs| runs.first <= i).expect("the first runs begin at 0")
+    }
+
+    /// Number of inputs before input `i` without padding.
+    fn real_before(&self, i: usize) -> usize {
+        // At the end of runs, all of them count, those of the next ones do not.
+        let Runs { first, first_real, padded, real } = *self.of(i);
+        first_real + (i - first) / padded * real + ((i - first) % padded).min(real)
+    }
+
+    /// True if input `i` is no padding.
+    fn is_real(&self, i: usize) -> bool {
+        let Runs { first, padded, real, .. } = *self.of(i);
+        (i - first) % padded < real
+    }
 }
 
 /// One dense layer, with the offsets of its parts.
@@ -88,7 +137,7 @@ impl Dense {
         packed_len: &mut usize,
         grad_len: &mut usize,
     ) -> Self {
-        let (n_in, n_out) = (runs.len, linear.n_out);
+        let (n_in, n_out) = (runs.len(), linear.n_out);
         let transposed = categories.is_none() && n_out * pad(n_in) < n_in * pad(n_out);
         Self {
             n_in,
@@ -224,15 +273,13 @@ impl Dense {
 
     /// Range of panel `q` of the inputs within the flat weight.
     fn rows_of(&self, q: usize) -> Range<usize> {
-        let InputRuns { real, padded, .. } = self.runs;
-        let row = |i: usize| (i / padded * real + (i % padded).min(real)) * self.n_out;
+        let row = |i: usize| self.runs.real_before(i) * self.n_out;
         row(q * PANEL)..row(((q + 1) * PANEL).min(self.n_in))
     }
 
     /// Indices in panel `q` of those inputs that are no padding.
-    fn inputs(&self, q: usize) -> impl Iterator<Item = usize> + use<> {
-        let InputRuns { real, padded, .. } = self.runs;
-        (0..(self.n_in - q * PANEL).min(PANEL)).filter(move |i| (q * PANEL + i) % padded < real)
+    fn inputs(&self, q: usize) -> impl Iterator<Item = usize> {
+        (0..(self.n_in - q * PANEL).min(PANEL)).filter(move |i| self.runs.is_real(q * PANEL + i))
     }
 
     /// Copies block (q, p) of the gradient into the rows of panel `q` of the flat one.

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::{Activation, ActorCritic, NetConfig};
     use candle_core::{Device, Var};
-    use rl_envs::{ActionSpace, Purpose, Rng, Space};
+    use rl_envs::{ActionSpace, Part, Purpose, Rng, Space};
 
     /// A candle loss that reads every output.
     fn loss(logits: &Tensor, values: &Tensor) -> Tensor {
@@ -230,6 +230,22 @@ mod tests {
         ([4, 21, 19], &[[20, 5, 3], [33, 3, 2], [16, 2, 1]]),
     ];
 
+    /// Spaces of one picture, and of pictures among numbers, with convolutions for them.
+    fn pictured() -> Vec<(Space, Vec<[usize; 3]>)> {
+        let mixed = |shapes: &[&[usize]]| {
+            let part = |(i, shape): (usize, &&[usize])| Part { name: i.to_string(), shape: shape.to_vec() };
+            let parts: Vec<_> = shapes.iter().enumerate().map(part).collect();
+            let d = parts.iter().map(Part::len).sum();
+            Space::vector(&vec![0.0; d], &vec![1.0; d]).with_parts(&parts)
+        };
+        let planes = CONVS.map(|(shape, conv)| (Space::bytes(&shape, 1, 1.0), conv.to_vec()));
+        let mut all = Vec::from(planes);
+        all.push((mixed(&[&[3], &[2, 7, 5]]), vec![[3, 3, 2]]));
+        all.push((mixed(&[&[1, 9, 8], &[70], &[3, 5, 6], &[1], &[2]]), vec![[5, 2, 1], [17, 3, 1]]));
+        all.push((mixed(&[&[2, 6, 6], &[3, 4, 4]]), vec![[33, 3, 1]]));
+        all
+    }
+
     #[test]
     fn gradients_of_convolutions_are_as_near_to_f64_as_candle_s() {
         let cases = [
@@ -240,18 +256,17 @@ mod tests {
         ];
         // Without fused multiply-add, which candle has, errors grow with the number of layers.
         let allowed = |isa| if isa == Isa::Plain { 5.0 } else { 2.0 };
-        for (shape, conv) in CONVS {
+        for (space, conv) in pictured() {
             for (b, activation, hidden, shared_trunk) in cases.clone() {
-                let net = NetConfig { conv: conv.into(), hidden, activation, shared_trunk, ..NetConfig::default() };
-                compare_nets(&Space::bytes(&shape, 1, 1.0), &net, b, &supported(), 9, allowed);
+                let net = NetConfig { conv: conv.clone(), hidden, activation, shared_trunk, ..NetConfig::default() };
+                compare_nets(&space, &net, b, &supported(), 9, allowed);
             }
         }
     }
 
     #[test]
     fn instruction_sets_with_fused_multiply_add_give_the_same_bits() {
-        let planes = CONVS.map(|(shape, conv)| (Space::bytes(&shape, 1, 1.0), conv.to_vec()));
-        for (space, conv) in std::iter::once((Space::vector(&[-1.0; 100], &[1.0; 100]), Vec::new())).chain(planes) {
+        for (space, conv) in std::iter::once((Space::vector(&[-1.0; 100], &[1.0; 100]), Vec::new())).chain(pictured()) {
             let net = NetConfig { conv, hidden: vec![100, 33], shared_trunk: true, ..NetConfig::default() };
             let (b, d, actions) = (33, space.len(), ActionSpace::Discrete { n: 3, masked: false });
             let mut rng = Rng::new(1, 0, 0, Purpose::Init);
@@ -268,11 +283,11 @@ mod tests {
 
     #[test]
     fn gradients_of_convolutions_equal_finite_differences() {
-        for (shape, conv) in &CONVS[1..3] {
-            let space = Space::bytes(shape, 1, 1.0);
-            let net = NetConfig { conv: (*conv).into(), hidden: vec![4], shared_trunk: true, ..NetConfig::default() };
+        let all = pictured();
+        for (space, conv) in all[1..3].iter().chain(&all[5..6]) {
+            let net = NetConfig { conv: conv.clone(), hidden: vec![4], shared_trunk: true, ..NetConfig::default() };
             let actions = ActionSpace::Discrete { n: 3, masked: false };
-            let policy = ActorCritic::new(&space, &actions, &net, 7).unwrap();
+            let policy = ActorCritic::new(space, &actions, &net, 7).unwrap();
             let mut rng = Rng::new(1, 0, 0, Purpose::Init);
             let obs: Vec<f32> = (0..3 * space.len()).map(|_| rng.normal()).collect();
             let obs = Tensor::from_vec(obs, (3, space.len()), &Device::Cpu).unwrap().to_dtype(DType::F64).unwrap();
@@ -295,9 +310,8 @@ mod tests {
     #[test]
     fn a_sample_has_the_same_outputs_whatever_is_beside_it() {
         let vectors = (Space::vector(&[-1.0; 4], &[1.0; 4]), NetConfig::default());
-        let planes = CONVS.map(|(shape, conv)| {
-            (Space::bytes(&shape, 1, 1.0), NetConfig { conv: conv.into(), hidden: vec![32], ..NetConfig::default() })
-        });
+        let planes =
+            pictured().into_iter().map(|(space, conv)| (space, NetConfig { conv, hidden: vec![32], ..NetConfig::default() }));
         let actions = ActionSpace::Discrete { n: 2, masked: false };
         let isas = || Isa::ALL.into_iter().filter(|isa| isa.supported());
         for ((space, net), isa) in

@@ -79,6 +79,34 @@ pub(crate) fn panels(n: usize) -> usize {
     n.div_ceil(PANEL)
 }
 
+/// Copies `row` to columns of row `s` of a matrix in panels.
+///
+/// The panels have `height` rows; the columns are those from `first` on.
+#[inline(always)]
+pub(crate) fn write_row(row: &[f32], s: usize, first: usize, height: usize, matrix: &mut [f32]) {
+    let mut at = 0;
+    while at < row.len() {
+        let (p, column) = ((first + at) / PANEL, (first + at) % PANEL);
+        let n = (PANEL - column).min(row.len() - at);
+        matrix[(p * height + s) * PANEL + column..][..n].copy_from_slice(&row[at..at + n]);
+        at += n;
+    }
+}
+
+/// Copies columns of row `s` of a matrix in panels to `row`.
+///
+/// The panels have `height` rows; the columns are those from `first` on.
+#[inline(always)]
+pub(crate) fn read_row(matrix: &[f32], s: usize, first: usize, height: usize, row: &mut [f32]) {
+    let mut at = 0;
+    while at < row.len() {
+        let (p, column) = ((first + at) / PANEL, (first + at) % PANEL);
+        let n = (PANEL - column).min(row.len() - at);
+        row[at..at + n].copy_from_slice(&matrix[(p * height + s) * PANEL + column..][..n]);
+        at += n;
+    }
+}
+
 /// Padded number of columns of panel `p` of a matrix with `n` columns.
 pub(crate) fn width(n: usize, p: usize) -> usize {
     pad(n - p * PANEL).min(PANEL)

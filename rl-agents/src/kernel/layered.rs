@@ -109,7 +109,7 @@ fn compute_depth(
 
 /// True if minibatches that fit pass the networks layer by layer.
 pub(crate) fn suits(net: &Net) -> bool {
-    net.conv.is_none() && net.memory.is_none() && net.lens().packed >= WIDE
+    net.encoder.is_none() && net.memory.is_none() && net.lens().packed >= WIDE
 }
 
 impl Layered {

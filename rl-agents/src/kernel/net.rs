@@ -1,20 +1,18 @@
 //! Networks in the layouts of the kernel: chains of dense layers.
 //!
-//! A chain starts at the observation, at the features of the convolutions, at the outputs of the memory, or at the output of
+//! A chain starts at the observation, at the features of an encoder, at the outputs of the memory, or at the output of
 //! another chain (a shared trunk).
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use rl_envs::Pool;
 use rl_envs::isa::Isa;
 
 use crate::kernel::aligned::Aligned;
 use crate::kernel::dense::{Dense, InputRuns, Part};
-use crate::kernel::encoder::categories::Categories;
-use crate::kernel::encoder::conv::{Conv, ConvStage};
 use crate::kernel::encoder::memory::MemoryStage;
-use crate::kernel::gemm::{PANEL, pad, panels};
+use crate::kernel::encoder::parts::{Encoder, EncoderStage};
+use crate::kernel::gemm::{PANEL, panels};
 use crate::kernel::samples::TILE;
 use crate::network::activation::Activation;
 use crate::network::mlp::Mlp;
@@ -57,7 +55,8 @@ pub(crate) struct Place {
 /// Networks in the layouts of the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Net {
-    pub(crate) conv: Option<ConvStage>,
+    /// Encoder of observations, if it has convolutions.
+    pub(crate) encoder: Option<EncoderStage>,
     pub(crate) memory: Option<MemoryStage>,
     pub(crate) layers: Vec<Dense>,
     pub(crate) places: Vec<Place>,
@@ -73,30 +72,24 @@ pub(crate) struct Net {
 
 /// A piece of the packed parameters.
 enum Piece<'a> {
-    Conv(&'a ConvStage),
+    Encoder(&'a EncoderStage),
     Dense(&'a Dense, Part),
 }
 
 impl Net {
     /// Builds a chain for each network of `mlps`.
     ///
-    /// Each network comes with the index of the network that it starts from; `None` is the features of `conv`, which without
-    /// layers are the observation, of which some elements may be `categories`. If there are `cells`, they read the features, and
+    /// Each network comes with the index of the network that it starts from; `None` is the features of the `encoder`, or without
+    /// convolutions the observation, of which some elements may be categories. If there are `cells`, they read the features, and
     /// a network reads the outputs of one of them. A network that another one starts from must be a trunk.
-    pub(crate) fn new(
-        conv: &Conv,
-        categories: Option<&Arc<Categories>>,
-        cells: &Cells,
-        mlps: &[(&Mlp, Option<usize>)],
-        activation: Activation,
-    ) -> Self {
+    pub(crate) fn new(encoder: &Encoder, cells: &Cells, mlps: &[(&Mlp, Option<usize>)], activation: Activation) -> Self {
         let (mut packed_len, mut grad_len) = (0, 0);
-        let conv = ConvStage::new(conv, &mut packed_len, &mut grad_len);
-        let runs = |n: usize| InputRuns { len: n, real: n, padded: pad(n) };
-        let n_read = cells.0.first().map_or(&mlps[0].0.layers()[0], |cell| &cell.inputs[0]).n_in;
-        let features = conv.as_ref().map_or_else(|| runs(n_read), ConvStage::features);
-        let n_features = if conv.is_some() { features.len } else { categories.map_or(n_read, |all| all.n_elements()) };
-        let memory = MemoryStage::new(cells, features, n_features, categories, &mut packed_len, &mut grad_len);
+        let stage = EncoderStage::new(encoder, &mut packed_len, &mut grad_len);
+        // The stage makes one-hot vectors; without it, first layers gather rows of their weights.
+        let categories = encoder.categories().filter(|_| stage.is_none());
+        let features = stage.as_ref().map_or_else(|| InputRuns::one(encoder.n_out()), |stage| stage.features().clone());
+        let n_features = categories.map_or(features.len(), |all| all.n_elements());
+        let memory = MemoryStage::new(cells, &features, n_features, categories, &mut packed_len, &mut grad_len);
         let n_in = memory.as_ref().map_or(n_features, MemoryStage::n_out);
         let (mut layers, mut places, mut chains) = (Vec::new(), Vec::<Place>::new(), Vec::<Chain>::new());
         for (head, (mlp, from)) in mlps.iter().enumerate() {
@@ -104,7 +97,7 @@ impl Net {
             let mut source = from.map(|from| chains[from].last());
             for (i, linear) in mlp.layers().iter().enumerate() {
                 let reads_features = source.is_none() && memory.is_none();
-                let inputs = if reads_features && conv.is_some() { features } else { runs(linear.n_in) };
+                let inputs = if reads_features { features.clone() } else { InputRuns::one(linear.n_in) };
                 let categories = categories.filter(|_| reads_features).cloned();
                 layers.push(Dense::new(linear, inputs, categories, &mut packed_len, &mut grad_len));
                 let activated = i + 1 < mlp.layers().len() || mlp.is_trunk();
@@ -115,13 +108,13 @@ impl Net {
             let column = memory.as_ref().map_or(0, |memory| memory.first_column(cells.of_head(head)));
             chains.push(Chain { layers: first..layers.len(), from: *from, first: column * TILE, activated: mlp.is_trunk() });
         }
-        Self { conv, memory, layers, places, chains, activation, n_in, packed_len, grad_len }
+        Self { encoder: stage, memory, layers, places, chains, activation, n_in, packed_len, grad_len }
     }
 
     /// Copies the parameters into the layouts of the kernel.
     pub(crate) fn pack(&self, params: &[f32], packed: &mut [f32], threads: Threads<'_>) {
         let pack = |(piece, to): &mut (Piece<'_>, &mut [f32])| match piece {
-            Piece::Conv(conv) => conv.pack(params, to),
+            Piece::Encoder(encoder) => encoder.pack(params, to),
             Piece::Dense(layer, part) => layer.pack(*part, params, to),
         };
         if self.packed_len < MANY {
@@ -137,9 +130,9 @@ impl Net {
     /// Cuts the packed parameters into pieces, and passes each to `take`.
     fn pieces<'a>(&'a self, packed: &'a mut [f32], mut take: impl FnMut(Piece<'a>, &'a mut [f32])) {
         let mut rest = packed;
-        if let Some(conv) = &self.conv {
-            let (to, more) = rest.split_at_mut(conv.packed_len());
-            take(Piece::Conv(conv), to);
+        if let Some(encoder) = &self.encoder {
+            let (to, more) = rest.split_at_mut(encoder.packed_len());
+            take(Piece::Encoder(encoder), to);
             rest = more;
         }
         for layer in self.all_layers() {
@@ -149,8 +142,8 @@ impl Net {
 
     /// Copies a gradient from the layout of the kernel into the flat gradient.
     pub(crate) fn unpack_gradient(&self, grads: &[f32], flat: &mut [f32]) {
-        if let Some(conv) = &self.conv {
-            conv.unpack_gradient(grads, flat);
+        if let Some(encoder) = &self.encoder {
+            encoder.unpack_gradient(grads, flat);
         }
         self.all_layers().for_each(|layer| layer.unpack(grads, flat));
     }
@@ -172,19 +165,19 @@ impl Net {
 
     /// Lengths of the buffers.
     pub(crate) fn lens(&self) -> Lens {
-        let conv = |learning| self.conv.as_ref().map_or(0, |conv| conv.workspace_len(learning));
+        let encoder = |learning| self.encoder.as_ref().map_or(0, |encoder| encoder.workspace_len(learning));
         let columns = |n: usize| panels(n) * PANEL;
         let outputs: usize = self.layers.iter().map(|layer| columns(layer.n_out)).sum();
         let (of_step, sequence) = self.memory.as_ref().map_or((0, 0), MemoryStage::lens);
         let of_memory = self.memory.as_ref().map_or(0, |memory| TILE * columns(memory.n_features()));
         let forward = TILE * (columns(self.n_in) + outputs) + of_memory + of_step;
-        let input_grads = if self.conv.is_some() || self.memory.is_some() { TILE * columns(self.n_in) } else { 0 };
-        let features = input_grads + if self.conv.is_some() { of_memory } else { 0 };
+        let input_grads = if self.encoder.is_some() || self.memory.is_some() { TILE * columns(self.n_in) } else { 0 };
+        let features = input_grads + if self.encoder.is_some() { of_memory } else { 0 };
         let gradients = TILE * columns(self.widest()) * (self.chains.len() + 1) + features + self.grad_len;
         Lens {
             packed: self.packed_len,
-            forward: forward + conv(false),
-            learning: forward + conv(true) + gradients,
+            forward: forward + encoder(false),
+            learning: forward + encoder(true) + gradients,
             sample: columns(self.n_in) + 2 * outputs,
             sequence,
         }

@@ -80,7 +80,7 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
         }
         dispatch(isa, ThroughTime { packed, block: &block, workspace, back: true });
         for range in block.tiles() {
-            if net.conv.is_some() {
+            if net.encoder.is_some() {
                 // The activations of this tile again.
                 dispatch(isa, TileInputs { net, packed, samples, range: range.clone(), workspace, learning: true, probe });
             }
@@ -218,12 +218,12 @@ impl Work for Grads<'_> {
     #[inline(always)]
     fn run<S: Set>(self) {
         let Self { net, packed, block, range, workspace, grads } = self;
-        let Workspace { features, feature_grads, memory, conv, .. } = workspace;
+        let Workspace { features, feature_grads, memory, encoder, .. } = workspace;
         let memory = memory.as_mut().expect(REMEMBERS);
         feature_grads.fill(0.0);
         block.stage.grads::<S>(packed, block.rows_of(&range), memory, grads, feature_grads);
-        if let (Some(stage), Some(conv)) = (&net.conv, conv) {
-            stage.backward::<S>(&block.samples, range, packed, features, feature_grads, conv, grads);
+        if let (Some(stage), Some(encoder)) = (&net.encoder, encoder) {
+            stage.backward::<S>(&block.samples, range, packed, features, feature_grads, encoder, grads);
         }
     }
 }

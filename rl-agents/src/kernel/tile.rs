@@ -13,8 +13,8 @@ use std::ops::Range;
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
 use crate::kernel::aligned::Aligned;
-use crate::kernel::encoder::conv::ConvWorkspace;
 use crate::kernel::encoder::memory::{MemoryStage, MemoryWorkspace};
+use crate::kernel::encoder::parts::EncoderWorkspace;
 use crate::kernel::gemm::{Init, PANEL, Rows, panels};
 use crate::kernel::net::{Chain, Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
@@ -27,7 +27,7 @@ use crate::probe::{Probe, Stage, report};
 #[derive(Clone, Debug)]
 pub(crate) struct Workspace {
     inputs: Aligned, // of the dense layers: observations, padded features, or outputs of the memory
-    pub(crate) conv: Option<ConvWorkspace>,
+    pub(crate) encoder: Option<EncoderWorkspace>,
     pub(crate) features: Aligned,      // of the memory, if there is one
     pub(crate) feature_grads: Aligned, // likewise, after convolutions
     pub(crate) memory: Option<MemoryWorkspace>,
@@ -51,7 +51,7 @@ impl Workspace {
         let features = net.memory.as_ref().map_or(Aligned::default(), |memory| matrix(memory.n_features()));
         Self {
             inputs: matrix(net.n_in),
-            conv: net.conv.as_ref().map(|conv| conv.workspace(false)),
+            encoder: net.encoder.as_ref().map(|encoder| encoder.workspace(false)),
             features,
             feature_grads: Aligned::default(),
             memory: net.memory.as_ref().map(MemoryStage::workspace),
@@ -66,12 +66,12 @@ impl Workspace {
     pub(crate) fn learning(net: &Net) -> Self {
         let widest = matrix(net.widest());
         let out_grads = vec![widest.clone(); net.chains.len()];
-        let conv = net.conv.as_ref().map(|conv| conv.workspace(true));
-        let wanted = conv.is_some() || net.memory.is_some();
+        let encoder = net.encoder.as_ref().map(|encoder| encoder.workspace(true));
+        let wanted = encoder.is_some() || net.memory.is_some();
         let input_grads = if wanted { matrix(net.n_in) } else { Aligned::default() };
         let acting = Self::forward(net);
-        let feature_grads = if conv.is_some() { acting.features.clone() } else { Aligned::default() };
-        Self { out_grads, delta: widest, conv, input_grads, feature_grads, ..acting }
+        let feature_grads = if encoder.is_some() { acting.features.clone() } else { Aligned::default() };
+        Self { out_grads, delta: widest, encoder, input_grads, feature_grads, ..acting }
     }
 
     /// Allocates buffers to compute gradients of the inputs with.
@@ -247,8 +247,8 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
         visit(isa, workspace.tile(net, range.clone()), &mut SliceLoss { loss, stats });
         report(probe, Stage::Loss);
         dispatch(isa, TileBackward { net, packed, m, workspace, grads: Some(&mut *grads) });
-        if net.conv.is_some() {
-            dispatch(isa, ConvBackward { net, packed, samples, range, workspace, grads });
+        if net.encoder.is_some() {
+            dispatch(isa, EncoderBackward { net, packed, samples, range, workspace, grads });
         }
         report(probe, Stage::Backward);
     }
@@ -325,9 +325,9 @@ impl Work for TileInputs<'_> {
             Some(memory) => (memory.n_features(), &mut workspace.features),
             None => (net.n_in, &mut workspace.inputs),
         };
-        match (&net.conv, &mut workspace.conv) {
-            (Some(conv), Some(conv_workspace)) => {
-                conv.forward::<S>(&samples, range, packed, learning, conv_workspace, to);
+        match (&net.encoder, &mut workspace.encoder) {
+            (Some(encoder), Some(encoder_workspace)) => {
+                encoder.forward::<S>(&samples, range, packed, learning, encoder_workspace, to);
                 report(probe, Stage::Forward);
             }
             _ => {
@@ -417,7 +417,7 @@ impl Work for TileBackward<'_> {
 }
 
 /// A tile on its way back through the convolutions, after the dense layers.
-struct ConvBackward<'a> {
+struct EncoderBackward<'a> {
     net: &'a Net,
     packed: &'a [f32],
     samples: Samples<'a>,
@@ -426,15 +426,15 @@ struct ConvBackward<'a> {
     grads: &'a mut [f32],
 }
 
-impl Work for ConvBackward<'_> {
+impl Work for EncoderBackward<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Set>(self) {
         let Self { net, packed, samples, range, workspace, grads } = self;
-        let Workspace { inputs, conv: conv_workspace, input_grads, .. } = workspace;
-        if let (Some(conv), Some(conv_workspace)) = (&net.conv, conv_workspace) {
-            conv.backward::<S>(&samples, range, packed, inputs, input_grads, conv_workspace, grads);
+        let Workspace { inputs, encoder: encoder_workspace, input_grads, .. } = workspace;
+        if let (Some(encoder), Some(encoder_workspace)) = (&net.encoder, encoder_workspace) {
+            encoder.backward::<S>(&samples, range, packed, inputs, input_grads, encoder_workspace, grads);
         }
     }
 }

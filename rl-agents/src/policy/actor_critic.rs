@@ -415,7 +415,7 @@ impl Policy for ActorCritic {
 
     fn values_apart(&self) -> bool {
         let (_, critic) = self.chains();
-        let apart = |net: &Net| net.conv.is_none() && net.memory.is_none() && net.chains[critic].from.is_none();
+        let apart = |net: &Net| net.encoder.is_none() && net.memory.is_none() && net.chains[critic].from.is_none();
         self.network.kernel().is_some_and(|PackedNet { net, .. }| apart(net))
     }
 

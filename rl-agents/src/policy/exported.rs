@@ -51,8 +51,8 @@ impl Network {
     /// The outputs of `heads` follow each other. All of `heads` read a common trunk, or there is one.
     pub(crate) fn exported(&self, obs: &Space, heads: &[usize], head: Head) -> Exported {
         let shape = self.shape();
-        let (params, convolutions) = (self.params(), shape.conv.layers());
-        let activation = shape.conv.activation();
+        let (params, convolutions) = (self.params(), shape.encoder.conv_layers().collect::<Vec<_>>());
+        let activation = shape.encoder.activation();
         let mut layers: Vec<_> =
             convolutions.iter().enumerate().map(|(i, conv)| convolution(conv, i == 0, params, activation)).collect();
         // Inputs of the first dense layer come in runs of channels.

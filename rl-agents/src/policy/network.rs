@@ -13,7 +13,7 @@ use rl_envs::{Isa, Pool, Space, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::encoder::categories::Categories;
-use crate::kernel::encoder::conv::Conv;
+use crate::kernel::encoder::parts::Encoder;
 use crate::kernel::net::{Kernel, Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
 use crate::kernel::tile::Workspace;
@@ -100,7 +100,7 @@ impl NetConfig {
             let value = self.precision.dtype().as_str().into();
             return Err(Error::Setting { name: "precision", value, allowed });
         }
-        Conv::new(&mut Layout::default(), obs, &self.conv, self.activation).map(|_| ())
+        Encoder::new(&mut Layout::default(), obs, &self.conv, self.activation).map(|_| ())
     }
 
     /// Refuses memory, for the reason and with the way out of `allowed`.
@@ -121,13 +121,13 @@ pub(crate) struct HeadLayers<'a> {
     pub(crate) n_out: usize,
 }
 
-/// Layout of networks without parameters: `conv`, memory, an optional trunk, heads.
+/// Layout of networks without parameters.
+///
+/// An encoder, memory, an optional trunk, heads.
 #[derive(Debug)]
 pub(crate) struct NetworkShape {
     pub(crate) layout: Layout,
-    pub(crate) conv: Conv,
-    /// Categories among the elements of an observation, if there are any.
-    pub(crate) categories: Option<Arc<Categories>>,
+    pub(crate) encoder: Encoder,
     /// Memory: a cell for each head, one that they share, or none.
     pub(crate) cells: Cells,
     trunk: Option<Mlp>,
@@ -144,13 +144,13 @@ impl NetworkShape {
     pub(crate) fn new(obs: &Space, net: &NetConfig, heads: &[HeadLayers<'_>], shared: bool) -> Result<Self, Error> {
         net.check(obs)?;
         let mut layout = Layout::default();
-        let conv = Conv::new(&mut layout, obs, &net.conv, net.activation)?;
+        let encoder = Encoder::new(&mut layout, obs, &net.conv, net.activation)?;
         let remembers = net.memory != MemoryKind::None;
         let names = heads.iter().filter(|_| !shared).map(|head| format!("{}.memory", head.name));
         let names: Vec<_> = names.chain(shared.then(|| "memory".into())).filter(|_| remembers).collect();
-        let cell = |name: &String| Cell::new(&mut layout, name, net.memory, conv.n_out(), net.memory_size);
+        let cell = |name: &String| Cell::new(&mut layout, name, net.memory, encoder.n_out(), net.memory_size);
         let cells = Cells(names.iter().map(cell).collect());
-        let n_in = if remembers { net.memory_size } else { conv.n_out() };
+        let n_in = if remembers { net.memory_size } else { encoder.n_out() };
         let mut mlp = |name: &str, sizes: &[&[usize]]| Mlp::new(&mut layout, name, &sizes.concat(), net.activation);
         let trunk = (shared && !net.hidden.is_empty()).then(|| mlp("trunk", &[&[n_in], &net.hidden]).into_trunk());
         let last = net.hidden.last().filter(|_| shared).copied();
@@ -159,7 +159,7 @@ impl NetworkShape {
             None => mlp(name, &[&[n_in], hidden, &[n_out]]),
         };
         let heads = heads.iter().map(head).collect();
-        Ok(Self { layout, conv, categories: Categories::new(obs).map(Arc::new), cells, trunk, heads })
+        Ok(Self { layout, encoder, cells, trunk, heads })
     }
 
     /// Hidden layers that all heads share, if there are any.
@@ -174,7 +174,7 @@ impl NetworkShape {
 
     /// Returns the networks in the layouts of the kernel.
     pub(crate) fn kernel(&self, activation: Activation) -> Net {
-        Net::new(&self.conv, self.categories.as_ref(), &self.cells, &self.mlps(), activation)
+        Net::new(&self.encoder, &self.cells, &self.mlps(), activation)
     }
 
     /// Returns the networks in order, each with the index of the one that it follows.
@@ -232,9 +232,9 @@ impl Network {
     /// The gain is sqrt(2) in hidden layers and that of `gains` in the last layer of each head.
     pub(crate) fn init(&mut self, gains: &[f32], seed: u64) {
         let Self { shape, params, .. } = self;
-        let NetworkShape { conv, cells, trunk, heads, .. } = &**shape;
-        conv.init(params, seed);
-        let mut index = conv.n_layers();
+        let NetworkShape { encoder, cells, trunk, heads, .. } = &**shape;
+        encoder.init(params, seed);
+        let mut index = encoder.n_layers();
         for cell in &cells.0 {
             cell.init(params, seed, index);
             index += cell.layers().count() as u32;
@@ -311,7 +311,7 @@ impl Network {
 
     /// Categories among the elements of an observation, if there are any.
     pub(crate) fn categories(&self) -> Option<&Categories> {
-        self.shape.categories.as_deref()
+        self.shape.encoder.categories().map(|categories| &**categories)
     }
 
     /// Factor that bytes of observations are multiplied by.
@@ -401,19 +401,22 @@ impl Network {
     /// Forward, gradients of the weights, and gradients of the inputs except for the first layers count two for each product.
     pub(crate) fn flops_per_sample(&self) -> usize {
         let weights = |layer: &Linear| layer.weight.len();
-        let NetworkShape { conv, categories, cells, trunk, heads, .. } = &*self.shape;
+        let NetworkShape { encoder, cells, trunk, heads, .. } = &*self.shape;
         let of_cells = cells.0.iter().flat_map(Cell::layers);
         let dense: usize = of_cells.chain(trunk.iter().chain(heads).flat_map(Mlp::layers)).map(|layer| 6 * weights(layer)).sum();
-        let convolutions: usize = conv.products().map(|products| 6 * products).sum();
-        let of_first = match (conv.products().next(), trunk) {
-            (Some(products), _) => products,
+        let [convolutions, of_pictures] = encoder.products();
+        let of_first = match trunk {
+            _ if encoder.has_convs() => of_pictures,
             _ if !cells.0.is_empty() => cells.0.iter().flat_map(|cell| &cell.inputs).map(weights).sum(),
-            (None, Some(trunk)) => weights(&trunk.layers()[0]),
-            (None, None) => heads.iter().map(|mlp| weights(&mlp.layers()[0])).sum(),
+            Some(trunk) => weights(&trunk.layers()[0]),
+            None => heads.iter().map(|mlp| weights(&mlp.layers()[0])).sum(),
         };
         // Of the weights of a category, those of one row are read and get a gradient.
-        let used = categories.as_ref().map_or(of_first, |categories| of_first / conv.n_out() * categories.n_elements());
-        convolutions + dense - 6 * of_first + 4 * used
+        let used = match encoder.categories() {
+            Some(categories) if !encoder.has_convs() => of_first / encoder.n_out() * categories.n_elements(),
+            _ => of_first,
+        };
+        6 * convolutions + dense - 6 * of_first + 4 * used
     }
 
     /// Computes the outputs (B, out) of each head with candle operations.
@@ -438,11 +441,9 @@ impl Network {
         Ok((self.of_heads(params, &outputs[0], |head| &outputs[cells.of_head(head)])?, states))
     }
 
-    /// Computes the features of observations, by convolutions if there are any.
+    /// Computes the features of observations.
     fn encoded(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<Tensor> {
-        let NetworkShape { conv, categories, .. } = &*self.shape;
-        let inputs = categories.as_ref().map(|categories| categories.one_hot(obs)).transpose()?;
-        conv.forward(params, inputs.as_ref().unwrap_or(obs), self.precision)
+        self.shape.encoder.forward(params, obs, self.precision)
     }
 
     /// Computes the outputs of each head, of its own `inputs`.

@@ -68,7 +68,7 @@ const ACTIVATIONS: u64 = 8;
 impl NetworkShape {
     /// Memory of the networks.
     pub(crate) fn size(&self, net: &NetConfig, n_actions: usize) -> NetSize {
-        let (Self { layout, conv, categories, cells, .. }, mlps) = (self, self.mlps());
+        let (Self { layout, encoder, cells, .. }, mlps) = (self, self.mlps());
         let bytes = |numbers: usize| 4 * numbers as u64;
         let params = bytes(layout.len());
         let init = layout.tensors().iter().map(|tensor| init_bytes(&tensor.shape)).max().unwrap_or(0);
@@ -87,10 +87,10 @@ impl NetworkShape {
             LearnerKind::Reference => {
                 let outputs: usize = mlps.iter().flat_map(|(mlp, _)| mlp.layers()).map(|layer| layer.n_out).sum();
                 // One-hot vectors as comparisons, as numbers, and beside the other inputs.
-                let inputs = if categories.is_some() { 3 * conv.n_out() } else { 0 };
+                let inputs = if encoder.categories().is_some() { 3 * encoder.n_out() } else { 0 };
                 // Sums and values of the gates, and the states.
                 let of_cells: usize = cells.0.iter().map(|cell| 4 * cell.inputs.len() * cell.size + 2 * cell.state_len()).sum();
-                let activations = conv.n_out() + conv.patches() + of_cells + outputs;
+                let activations = encoder.n_out() + encoder.patches() + of_cells + outputs;
                 // Products in 16 bits have rounded copies of their operands, sums and gradients.
                 let copies = if net.precision == Precision::F32 { 1 } else { 2 };
                 NetSize {

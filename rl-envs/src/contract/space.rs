@@ -31,6 +31,31 @@ pub struct Space {
     high: Vec<f32>,
     categories: Vec<u32>,
     velocities: Vec<usize>,
+    parts: Vec<Part>,
+}
+
+/// A named part of an observation: elements that follow each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Name, as in a dictionary of observations.
+    pub name: String,
+    /// Shape; a part of three dimensions is a picture: (channels, rows, columns).
+    pub shape: Vec<usize>,
+}
+
+impl Part {
+    /// Number of elements.
+    #[expect(clippy::len_without_is_empty, reason = "a part is not a container")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Number of channels, rows and columns of a picture; `None` for numbers.
+    #[must_use]
+    pub fn picture(&self) -> Option<[usize; 3]> {
+        self.shape.as_slice().try_into().ok()
+    }
 }
 
 /// Maximum number of categories of an element.
@@ -57,6 +82,7 @@ impl Space {
             high: high.into(),
             categories: Vec::new(),
             velocities: Vec::new(),
+            parts: Vec::new(),
         }
     }
 
@@ -104,6 +130,28 @@ impl Space {
         self
     }
 
+    /// Names the parts of a vector, in order.
+    ///
+    /// Convolutions read each picture on its own.
+    ///
+    /// ```
+    /// use rl_envs::{Part, Space};
+    /// let parts = [("camera", vec![1, 8, 8]), ("joints", vec![3])];
+    /// let parts = parts.map(|(name, shape)| Part { name: name.into(), shape });
+    /// let space = Space::vector(&[0.0; 67], &[1.0; 67]).with_parts(&parts);
+    /// assert_eq!(space.parts()[0].picture(), Some([1, 8, 8]));
+    /// ```
+    ///
+    /// # Panics
+    /// If the elements are bytes, or are not all in one part.
+    #[must_use]
+    pub fn with_parts(mut self, parts: &[Part]) -> Self {
+        assert!(self.dtype == Dtype::F32 && self.shape.len() == 1, "parts of a vector");
+        assert_eq!(parts.iter().map(Part::len).sum::<usize>(), self.len(), "every element in a part");
+        self.parts = parts.into();
+        self
+    }
+
     /// Creates a space of bytes from 0 to `high`.
     ///
     /// A learner multiplies the bytes by `scale`.
@@ -119,6 +167,7 @@ impl Space {
             high: vec![f32::from(high); len],
             categories: Vec::new(),
             velocities: Vec::new(),
+            parts: Vec::new(),
         }
     }
 
@@ -147,6 +196,12 @@ impl Space {
     #[must_use]
     pub fn velocities(&self) -> &[usize] {
         &self.velocities
+    }
+
+    /// Named parts, in order; empty if the observation is one.
+    #[must_use]
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
     }
 
     /// Number of inputs of a network: one for each number, and one for each category.
@@ -187,7 +242,7 @@ impl Space {
 
     /// Returns the space of `k` stacked observations.
     ///
-    /// The first axis is k times as long.
+    /// The first axis is k times as long. Parts are those of each frame, the names of which begin with its index.
     #[must_use]
     pub fn stacked(&self, k: usize) -> Self {
         let mut shape = self.shape.clone();
@@ -195,7 +250,12 @@ impl Space {
         let categories = self.categories.repeat(k);
         let velocities = (0..k).flat_map(|frame| self.velocities.iter().map(move |i| frame * self.len() + i)).collect();
         let (low, high) = (self.low.repeat(k), self.high.repeat(k));
-        Self { shape, stack: k * self.stack, low, high, categories, velocities, ..*self }
+        let part = |frame: usize, part: &Part| match k {
+            1 => part.clone(),
+            _ => Part { name: format!("{frame}.{}", part.name), shape: part.shape.clone() },
+        };
+        let parts = (0..k).flat_map(|frame| self.parts.iter().map(move |of| part(frame, of))).collect();
+        Self { shape, stack: k * self.stack, low, high, categories, velocities, parts, ..*self }
     }
 
     /// True if `obs` (D elements, not scaled) is within the bounds; NaN never is.

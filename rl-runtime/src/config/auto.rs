@@ -147,7 +147,8 @@ fn unsupported(config: &Config, entry: &Entry) -> Option<String> {
             |key| format!("no device supports {key} = {} so far", settings[key]),
         ));
     }
-    let unfit = config.net.conv.last().is_some_and(|[channels, ..]| !channels.is_multiple_of(16));
+    let channels = config.net.conv.last().map(|[channels, ..]| *channels);
+    let unfit = channels.is_some_and(|channels| !channels.is_multiple_of(16) || entry.spaces().obs.parts().len() > 1);
     unfit.then(|| format!("no device supports conv = {} so far", settings["conv"]))
 }
 

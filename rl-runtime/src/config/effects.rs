@@ -11,10 +11,14 @@ use crate::print::grouped;
 ///
 /// Pictures have two axes of 16 or more, with 1,024 pixels or more.
 pub(crate) fn pictures(obs: &Space) -> Option<String> {
-    let mut axes = obs.shape().to_vec();
-    axes.sort_unstable_by_key(|axis| std::cmp::Reverse(*axis));
-    let is_picture = (2..=3).contains(&axes.len()) && axes[1] >= 16 && axes[0] * axes[1] >= 1024;
-    is_picture.then(|| obs.shape().iter().map(ToString::to_string).collect::<Vec<_>>().join(" x "))
+    let is_picture = |shape: &&[usize]| {
+        let mut axes = shape.to_vec();
+        axes.sort_unstable_by_key(|axis| std::cmp::Reverse(*axis));
+        (2..=3).contains(&axes.len()) && axes[1] >= 16 && axes[0] * axes[1] >= 1024
+    };
+    let shapes = std::iter::once(obs.shape()).chain(obs.parts().iter().map(|part| &part.shape[..]));
+    let found = shapes.into_iter().find(is_picture)?;
+    Some(found.iter().map(ToString::to_string).collect::<Vec<_>>().join(" x "))
 }
 
 /// Says why convolutions cannot read pictures as such.
@@ -68,5 +72,24 @@ impl Config {
             ));
         }
         warnings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pictures_are_described_and_those_that_conv_cannot_read_have_a_reason() {
+        let of = |shape: &[usize]| Space::bytes(shape, 255, 1.0);
+        assert_eq!(pictures(&of(&[64, 48])).unwrap(), "64 x 48");
+        assert_eq!((pictures(&of(&[3, 12, 12])), pictures(&Space::vector(&[0.0; 4096], &[1.0; 4096]))), (None, None));
+        let parts = [("speed", vec![1]), ("camera", vec![1, 64, 64])];
+        let parts = parts.map(|(name, shape)| rl_envs::Part { name: name.into(), shape });
+        assert_eq!(pictures(&Space::vector(&[0.0; 4097], &[1.0; 4097]).with_parts(&parts)).unwrap(), "1 x 64 x 64");
+        for (shape, why) in [(&[64, 48][..], "add an axis"), (&[64, 48, 3], "move the channels"), (&[3, 64, 48], "")] {
+            let found = unfit_for_conv(&of(shape));
+            assert!(if why.is_empty() { found.is_none() } else { found.unwrap().contains(why) }, "{shape:?}");
+        }
     }
 }

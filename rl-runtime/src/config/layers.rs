@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use rl_agents::NetConfig;
 use rl_envs::catalog::Entry;
 use toml::{Table, Value};
 
-use super::presets::{PRESETS, WORKLOADS};
+use super::presets::{PRESETS, WORKLOADS, for_pictures};
 use super::{Config, EnvConfig, Key, Kind, keys};
 use crate::config::algo::{Algo, AlgoConfig};
 use crate::file::{MAX_FILE, read_small};
@@ -211,7 +212,11 @@ impl Layers {
         }
         self.settings.extend(own);
 
+        let given: BTreeSet<_> = self.settings.keys().cloned().collect();
         let mut config = self.over(&Config::new(env, algo), entry)?;
+        if !given.contains("conv") {
+            config.see_pictures(entry, |key| given.contains(key));
+        }
         if let Some(batches) = entry.batches() {
             config.env.path = batches.path().into();
         }
@@ -286,6 +291,21 @@ impl Layers {
 }
 
 impl Config {
+    /// Chooses convolutions for pictures that the algorithm can read.
+    ///
+    /// Settings that are `given` stay.
+    fn see_pictures(&mut self, entry: &Entry, given: impl Fn(&str) -> bool) {
+        let spaces = self.wrapped(entry).spaces();
+        let Some(net) = for_pictures(&self.net, &spaces.obs, &given) else { return };
+        let shared = NetConfig { shared_trunk: net.shared_trunk || !given("shared_trunk"), ..net.clone() };
+        let fits = |net: &NetConfig| self.algo.settings().fits(entry.name, &spaces, net).is_none();
+        // A hidden layer of pictures is large, so actor and critic share it where they can.
+        let candidates = if self.replays() { vec![net] } else { vec![shared, net] };
+        if let Some(net) = candidates.into_iter().find(fits) {
+            self.net = net;
+        }
+    }
+
     /// Reads the TOML of a run or a checkpoint.
     ///
     /// `name` is for errors. The environment is not known here, so the settings are not checked against it.

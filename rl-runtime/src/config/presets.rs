@@ -1,5 +1,8 @@
 //! Settings that suit an environment and an algorithm.
 
+use rl_agents::{Activation, NetConfig};
+use rl_envs::{Dtype, Space};
+
 use crate::config::algo::Algo;
 
 /// Workloads for any environment: name, TOML.
@@ -41,3 +44,83 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("breakout", Algo::PPO, include_str!("../../presets/breakout-ppo.toml")),
     ("repeat_first", Algo::PPO, include_str!("../../presets/repeat_first-ppo.toml")),
 ];
+
+/// Networks for pictures.
+///
+/// Minimum number of rows and columns, convolutions, units of a hidden layer.
+/// The first are Nature-DQN's (Mnih et al., 2015), the last those of MiniGrid's guide.
+const PICTURES: &[(usize, &[[usize; 3]], usize)] = &[
+    (36, &[[32, 8, 4], [64, 4, 2], [64, 3, 1]], 512),
+    (16, &[[16, 4, 2], [32, 3, 2]], 128),
+    (10, &[[16, 3, 1], [32, 3, 1]], 128),
+    (4, &[[16, 2, 1], [32, 2, 1], [64, 2, 1]], 128),
+];
+
+/// Returns the shapes of the pictures in an observation: (channels, rows, columns).
+pub(super) fn pictures(obs: &Space) -> Vec<[usize; 3]> {
+    match (obs.parts(), obs.shape()) {
+        ([], &[channels, rows, columns]) if obs.dtype() == Dtype::U8 => vec![[channels, rows, columns]],
+        (parts, _) => parts.iter().filter_map(rl_envs::Part::picture).collect(),
+    }
+}
+
+/// Replaces settings of a network that are not `given` by those for pictures.
+///
+/// Returns `None` if there are no pictures, or some without room for convolutions.
+pub(super) fn for_pictures(net: &NetConfig, obs: &Space, given: impl Fn(&str) -> bool) -> Option<NetConfig> {
+    let least = pictures(obs).iter().map(|[_, rows, columns]| *rows.min(columns)).min()?;
+    let (_, conv, units) = PICTURES.iter().find(|(size, ..)| least >= *size)?;
+    let mut net = NetConfig { conv: conv.to_vec(), ..net.clone() };
+    if !given("hidden") {
+        net.hidden = vec![*units];
+    }
+    if !given("activation") {
+        net.activation = Activation::Relu;
+    }
+    Some(net)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Layers;
+    use rl_envs::catalog::find;
+
+    #[test]
+    fn convolutions_fit_the_smallest_picture() {
+        for size in 1..100 {
+            let obs = Space::bytes(&[3, size, size + 5], 255, 1.0);
+            let net = for_pictures(&NetConfig::default(), &obs, |_| false);
+            assert_eq!(net.is_some(), size >= 4, "{size}");
+            assert!(net.is_none_or(|net| net.check(&obs).is_ok()), "{size}");
+        }
+        let part = |shape: [usize; 3]| rl_envs::Part { name: shape[1].to_string(), shape: shape.into() };
+        let obs = Space::vector(&vec![0.0; 1800], &vec![1.0; 1800]).with_parts(&[part([1, 40, 40]), part([2, 10, 10])]);
+        let net = for_pictures(&NetConfig::default(), &obs, |_| false).unwrap();
+        assert_eq!((net.conv.len(), net.conv[0], net.check(&obs).is_ok()), (2, [16, 3, 1], true));
+    }
+
+    #[test]
+    fn settings_that_are_given_stay_and_an_algorithm_that_reads_no_pictures_gets_none() {
+        let resolve = |env: &str, algo: Algo, settings: &[&str]| {
+            let mut layers = Layers::default();
+            settings.iter().for_each(|setting| layers.add_assignment(setting));
+            layers.resolve(find(env).unwrap(), algo).unwrap().net
+        };
+        let snake = resolve("snake", Algo::A2C, &[]);
+        assert_eq!(
+            (snake.conv.len(), &snake.hidden[..], snake.activation, snake.shared_trunk),
+            (2, &[128][..], Activation::Relu, true)
+        );
+        let given = resolve("snake", Algo::A2C, &["hidden=[9]", "activation=tanh", "shared_trunk=false"]);
+        assert_eq!(
+            (given.conv.len(), &given.hidden[..], given.activation, given.shared_trunk),
+            (2, &[9][..], Activation::Tanh, false)
+        );
+        assert!(resolve("snake", Algo::A2C, &["conv=[]"]).conv.is_empty());
+        assert!(!resolve("snake", Algo::A2C, &["critic_hidden=[7]"]).shared_trunk);
+        assert!(!resolve("breakout", Algo::DQN, &[]).shared_trunk && !resolve("breakout", Algo::DQN, &[]).conv.is_empty());
+        assert!(resolve("cartpole", Algo::PPO, &[]).conv.is_empty());
+        assert_eq!(resolve("cartpole", Algo::PPO, &["env.pixels=84"]).conv.len(), 3);
+    }
+}

@@ -9,6 +9,7 @@ use toml::Table;
 use crate::sources::crawl::CrawlConfig;
 use crate::sources::env_settings::EnvSettings;
 use crate::sources::slow_cartpole::SlowCartPoleConfig;
+use crate::sources::worker::{GYM, WorkerConfig};
 
 /// All environments of this crate. A new one adds its line here.
 const ENVS: &[Known] = &[
@@ -58,14 +59,14 @@ pub(crate) fn entries() -> impl Iterator<Item = Entry> {
     ENVS.iter().map(|known| (known.entry)((known.defaults)()).expect("defaults are allowed"))
 }
 
-/// Returns the settings of all environments of this crate.
+/// Returns the settings of all environments of this crate and of Gymnasium.
 pub(crate) fn keys() -> impl Iterator<Item = &'static Key> {
-    ENVS.iter().flat_map(|known| known.keys)
+    ENVS.iter().flat_map(|known| known.keys).chain(WorkerConfig::KEYS)
 }
 
-/// Returns the settings of the environment `name`; none for any other.
+/// Returns the settings of the environment `name`, if it has any.
 pub(crate) fn keys_of(name: &str) -> &'static [Key] {
-    find(name).map_or(&[], |known| known.keys)
+    if name.starts_with(GYM) { WorkerConfig::KEYS } else { find(name).map_or(&[], |known| known.keys) }
 }
 
 /// Creates the entry of an environment of this crate; `None` for any other.
@@ -75,7 +76,12 @@ pub(crate) fn open(name: &str, settings: &Table) -> Option<Result<Entry, toml::d
 
 /// Completes the settings of the environment `name`, in the types of its own.
 ///
-/// Settings of an environment that is not of this crate stay as they are.
+/// Settings of an environment that has none stay as they are.
 pub(crate) fn complete(name: &str, settings: Table) -> Result<Table, toml::de::Error> {
+    if name.starts_with(GYM) {
+        let mut all = table(&WorkerConfig::default());
+        all.extend(settings);
+        return Ok(table(&all.try_into::<WorkerConfig>()?));
+    }
     find(name).map_or(Ok(settings.clone()), |known| (known.typed)(known.complete(&settings)))
 }

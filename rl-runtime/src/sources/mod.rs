@@ -1,6 +1,7 @@
 //! Environments outside of rl-envs: in processes, recorded, on websites.
 
 use rl_envs::catalog::{ENVS, Entry, find_among};
+use toml::Table;
 
 use crate::print::did_you_mean;
 use crate::{Error, config::EnvConfig};
@@ -37,12 +38,14 @@ pub fn open_env(env: &EnvConfig, own: &[Entry], options: &worker::WorkerOptions)
         let build = "cargo run --release -p rl-runtime --features crawl -- train crawl";
         return Err(Error::config(format!("this rl was built without the feature crawl, an HTTP client; build it: {build}")));
     }
-    let options = &worker::WorkerOptions { kwargs: kwargs.clone(), path: path.clone(), ..options.clone() };
+    let mut options = worker::WorkerOptions { kwargs: kwargs.clone(), path: path.clone(), ..options.clone() };
     if let Some(id) = name.strip_prefix(worker::GYM) {
-        return worker::gym(id, options);
+        let settings = catalog::complete(name, settings.clone()).and_then(Table::try_into);
+        options.settings = settings.map_err(|error| Error::config(error.to_string()))?;
+        return worker::gym(id, &options);
     }
     if let Some(command) = name.strip_prefix(worker::EXEC) {
-        return worker::exec(command, options);
+        return worker::exec(command, &options);
     }
     let all: Vec<Entry> = ENVS.iter().copied().chain(catalog::entries()).chain(own.iter().copied()).collect();
     let found = find_among(&all, name).copied();

@@ -47,6 +47,20 @@ impl Categories {
         self.sizes.len()
     }
 
+    /// Number of inputs of some elements.
+    pub(crate) fn n_inputs(&self, elements: &Range<usize>) -> usize {
+        self.first[elements.end] - self.first[elements.start]
+    }
+
+    /// Writes the inputs of some `elements` (n): numbers, and one-hot vectors.
+    pub(crate) fn write(&self, elements: Range<usize>, numbers: &[f32], inputs: &mut [f32]) {
+        inputs.fill(0.0);
+        let begin = self.first[elements.start];
+        for (i, x) in elements.zip(numbers).filter_map(|(element, &x)| self.input(element, x)) {
+            inputs[i - begin] = x;
+        }
+    }
+
     /// Returns the input of an element that is not 0, and its value.
     ///
     /// `None` for a number that is not one of the categories.
@@ -90,12 +104,12 @@ impl Categories {
         (inputs.clone(), begin..first.partition_point(|&first| first < inputs.end))
     }
 
-    /// Returns the inputs (B, in) of observations (B, D) as candle operations.
+    /// Returns the inputs (B, in) of elements of observations (B, D).
     ///
-    /// Each category becomes a one-hot vector.
-    pub(crate) fn one_hot(&self, obs: &Tensor) -> candle_core::Result<Tensor> {
-        let (mut parts, mut element) = (Vec::new(), 0);
-        for run in self.sizes.chunk_by(|a, b| (*a, *b) == (0, 0)) {
+    /// With candle operations. Each category becomes a one-hot vector.
+    pub(crate) fn one_hot(&self, obs: &Tensor, elements: Range<usize>) -> candle_core::Result<Tensor> {
+        let (mut parts, mut element) = (Vec::new(), elements.start);
+        for run in self.sizes[elements].chunk_by(|a, b| (*a, *b) == (0, 0)) {
             let x = obs.narrow(1, element, run.len())?;
             element += run.len();
             parts.push(if run[0] == 0 {

@@ -14,12 +14,12 @@
 use std::ops::Range;
 
 use candle_core::Tensor;
-use rl_envs::Space;
 use rl_envs::isa::Set;
 
 use crate::kernel::aligned::Aligned;
-use crate::kernel::dense::InputRuns;
-use crate::kernel::gemm::{Init, Matrix, OffsetTable, PANEL, ProductSize, RowMajor, Stride, add_rows, multiply, pad, reserve};
+use crate::kernel::gemm::{
+    Init, Matrix, OffsetTable, ProductSize, RowMajor, Stride, add_rows, multiply, pad, read_row, reserve, write_row,
+};
 use crate::kernel::samples::{Samples, TILE};
 use crate::network::activation::Activation;
 use crate::network::params::{Layout, orthogonal};
@@ -64,20 +64,37 @@ impl ConvShape {
     }
 }
 
-/// Convolutions, possibly none: the features are the observations then.
+/// A picture within an observation.
+pub(crate) struct Pixels<'a> {
+    /// Channels, rows and columns; other shapes are refused.
+    pub(crate) shape: &'a [usize],
+    /// Index of the first element.
+    pub(crate) first: usize,
+}
+
+/// Convolutions of one picture.
 #[derive(Clone, Debug)]
 pub(crate) struct Conv {
+    /// At least one.
     layers: Vec<ConvShape>,
     activation: Activation,
-    obs_len: usize,
+    /// Elements of the picture within an observation.
+    elements: Range<usize>,
 }
 
 impl Conv {
-    /// Creates layers of [channels, kernel, stride] over observations.
+    /// Creates layers of [channels, kernel, stride] over a picture.
     ///
-    /// Appends the tensors to `layout` as `conv.0.weight`, `conv.0.bias`, ...
-    pub(crate) fn new(layout: &mut Layout, obs: &Space, sizes: &[[usize; 3]], activation: Activation) -> Result<Self, Error> {
-        let (shape, obs_len) = (obs.shape(), obs.n_inputs());
+    /// Appends the tensors to `layout` as `conv.NAME0.weight`, `conv.NAME0.bias`,
+    /// ...; `name` is empty or ends with a point.
+    pub(crate) fn new(
+        layout: &mut Layout,
+        name: &str,
+        Pixels { shape, first }: Pixels<'_>,
+        sizes: &[[usize; 3]],
+        activation: Activation,
+    ) -> Result<Self, Error> {
+        let elements = first..first + shape.iter().product::<usize>();
         let refused = |what: String, allowed| Err(Error::Setting { name: "conv", value: format!("{sizes:?}{what}"), allowed });
         let mut layers: Vec<ConvShape> = Vec::with_capacity(sizes.len());
         for (l, &[n_out, kernel, stride]) in sizes.iter().enumerate() {
@@ -95,8 +112,8 @@ impl Conv {
                 return refused(what, "a kernel must fit into what it meets");
             }
             layers.push(ConvShape {
-                weight: layout.push(format!("conv.{l}.weight"), &[n_out, n_in, kernel, kernel]),
-                bias: layout.push(format!("conv.{l}.bias"), &[n_out]),
+                weight: layout.push(format!("conv.{name}{l}.weight"), &[n_out, n_in, kernel, kernel]),
+                bias: layout.push(format!("conv.{name}{l}.bias"), &[n_out]),
                 n_in,
                 n_out,
                 kernel,
@@ -105,7 +122,7 @@ impl Conv {
                 out_size: in_size.map(|size| (size - kernel) / stride + 1),
             });
         }
-        Ok(Self { layers, activation, obs_len })
+        Ok(Self { layers, activation, elements })
     }
 
     /// Shapes of the layers, in order.
@@ -113,19 +130,14 @@ impl Conv {
         &self.layers
     }
 
-    /// Activation after each layer.
-    pub(crate) fn activation(&self) -> Activation {
-        self.activation
-    }
-
-    /// Number of layers.
-    pub(crate) fn n_layers(&self) -> u32 {
-        self.layers.len() as u32
+    /// The last layer.
+    fn last(&self) -> &ConvShape {
+        &self.layers[self.layers.len() - 1]
     }
 
     /// Number of features.
     pub(crate) fn n_out(&self) -> usize {
-        self.layers.last().map_or(self.obs_len, |layer| layer.n_positions() * layer.n_out)
+        self.last().n_positions() * self.last().n_out
     }
 
     /// Numbers of one sample's outputs and patches in all layers.
@@ -140,9 +152,9 @@ impl Conv {
 
     /// Draws orthogonal weights with gain sqrt(2) and zero biases.
     ///
-    /// Layer i has index i among all layers drawn from one seed.
-    pub(crate) fn init(&self, params: &mut [f32], seed: u64) {
-        for (layer, index) in self.layers.iter().zip(0..) {
+    /// `first_index` is the index of the first layer among all layers drawn from one seed.
+    pub(crate) fn init(&self, params: &mut [f32], seed: u64, first_index: u32) {
+        for (layer, index) in self.layers.iter().zip(first_index..) {
             let gain = std::f32::consts::SQRT_2;
             orthogonal(&mut params[layer.weight.clone()], layer.n_out, layer.n_terms(), gain, seed, index);
             params[layer.bias.clone()].fill(0.0);
@@ -158,8 +170,8 @@ impl Conv {
         for (l, layer) in self.layers.iter().enumerate() {
             let ([rows, columns], n_in, k) = (layer.in_size, layer.n_in, layer.n_terms());
             // In observations planes come first; in outputs of layers channels come last.
-            let (channel, column) = if l == 0 { (rows * columns, 1) } else { (1, n_in) };
-            let term = |(c, y, x): (usize, usize, usize)| c * channel + (y * columns + x) * column;
+            let (first, channel, column) = if l == 0 { (self.elements.start, rows * columns, 1) } else { (0, 1, n_in) };
+            let term = |(c, y, x): (usize, usize, usize)| first + c * channel + (y * columns + x) * column;
             let index = layer.positions(column).flat_map(|at| layer.terms().map(move |t| (at + term(t)) as u32));
             let index = Tensor::from_iter(index, obs.device())?;
             let patches = x.index_select(&index, 1)?.reshape((b * layer.n_positions(), k))?;
@@ -212,18 +224,21 @@ impl ConvLayer {
 pub(crate) struct ConvStage {
     layers: Vec<ConvLayer>,
     pub(crate) activation: Activation,
+    /// Elements of the picture within an observation, and their number in all.
+    elements: Range<usize>,
     obs_len: usize,
+    /// Index of the first feature.
+    first: usize,
     /// Number of samples that pass through the layers together.
     pub(crate) together: usize,
-    /// Lengths of packed parameters and gradient, whose offsets begin at 0.
-    packed_len: usize,
-    grad_len: usize,
+    /// Range of the gradient.
+    grads: Range<usize>,
 }
 
 /// Buffers of one thread for the stage.
 #[derive(Clone, Debug)]
 pub(crate) struct ConvWorkspace {
-    obs: Aligned,         // (together, D)
+    obs: Aligned,         // (together, elements)
     hidden: Vec<Aligned>, // every layer's outputs but the last's: of a tile to learn from, of the samples together to act
     features: Aligned,    // (together, F), the last layer's outputs
     delta: Aligned,       // (together, widest)
@@ -232,16 +247,18 @@ pub(crate) struct ConvWorkspace {
 }
 
 impl ConvStage {
-    /// Reserves space in the packed parameters and the gradient; `None` without layers.
-    pub(crate) fn new(conv: &Conv, packed_len: &mut usize, grad_len: &mut usize) -> Option<Self> {
-        let last = conv.layers.last()?;
+    /// Reserves space in the packed parameters and the gradient.
+    ///
+    /// An observation has `obs_len` elements; the picture's features begin at index `first`.
+    pub(crate) fn new(conv: &Conv, obs_len: usize, first: usize, packed_len: &mut usize, grad_len: &mut usize) -> Self {
         let numbers: usize = conv.layers.iter().map(|layer| layer.n_positions() * pad(layer.n_out)).sum();
-        let together = (NUMBERS / (conv.obs_len + numbers)).clamp(1, TILE);
+        let together = (NUMBERS / (conv.elements.len() + numbers)).clamp(1, TILE);
+        let begin = *grad_len;
         let mut layers = Vec::with_capacity(conv.layers.len());
         for (l, shape) in conv.layers.iter().enumerate() {
             let ([rows, columns], kernel) = (shape.in_size, shape.kernel);
             let (channel, column) = if l == 0 { (rows * columns, 1) } else { (1, pad(shape.n_in)) };
-            let in_len = if l == 0 { conv.obs_len } else { rows * columns * column };
+            let in_len = if l == 0 { conv.elements.len() } else { rows * columns * column };
             let mut terms: Vec<(usize, usize)> =
                 shape.terms().map(|(c, y, x)| c * channel + (y * columns + x) * column).zip(0..).collect();
             terms.sort_unstable();
@@ -260,14 +277,8 @@ impl ConvStage {
                 grad_bias: reserve(grad_len, out_pad),
             });
         }
-        debug_assert_eq!(conv.n_out(), last.n_positions() * last.n_out);
-        let (packed_len, grad_len) = (*packed_len, *grad_len);
-        Some(Self { layers, activation: conv.activation, obs_len: conv.obs_len, together, packed_len, grad_len })
-    }
-
-    /// Length of the packed parameters.
-    pub(crate) fn packed_len(&self) -> usize {
-        self.packed_len
+        let (elements, grads) = (conv.elements.clone(), begin..*grad_len);
+        Self { layers, activation: conv.activation, elements, obs_len, first, together, grads }
     }
 
     /// Shapes of the layers.
@@ -279,10 +290,10 @@ impl ConvStage {
         &self.layers[self.layers.len() - 1]
     }
 
-    /// One sample's padded features: runs of channels.
-    pub(crate) fn features(&self) -> InputRuns {
+    /// Number of padded features, and channels without and with padding.
+    pub(crate) fn features(&self) -> [usize; 3] {
         let real = self.last().shape.n_out;
-        InputRuns { len: self.last().out_len(), real, padded: pad(real) }
+        [self.last().out_len(), real, pad(real)]
     }
 
     /// Length of the buffers of [`ConvStage::workspace`].
@@ -291,8 +302,8 @@ impl ConvStage {
         let hidden: usize = self.layers[..self.layers.len() - 1].iter().map(|layer| kept * layer.out_len()).sum();
         let widest = self.layers.iter().map(ConvLayer::out_len).max().unwrap_or(0);
         hidden
-            + self.together * (self.obs_len + self.last().out_len() + if learning { 2 * widest } else { 0 })
-            + if learning { self.grad_len } else { 0 }
+            + self.together * (self.elements.len() + self.last().out_len() + if learning { 2 * widest } else { 0 })
+            + if learning { self.grads.len() } else { 0 }
     }
 
     /// Allocates buffers to act with or to learn with.
@@ -302,12 +313,12 @@ impl ConvStage {
         let widest = self.layers.iter().map(ConvLayer::out_len).max().unwrap_or(0);
         let delta = Aligned::zeros(if learning { self.together * widest } else { 0 });
         ConvWorkspace {
-            obs: Aligned::zeros(self.together * self.obs_len),
+            obs: Aligned::zeros(self.together * self.elements.len()),
             hidden,
             features: Aligned::zeros(self.together * self.last().out_len()),
             next: delta.clone(),
             delta,
-            grads: Aligned::zeros(if learning { self.grad_len } else { 0 }),
+            grads: Aligned::zeros(if learning { self.grads.len() } else { 0 }),
         }
     }
 
@@ -364,8 +375,8 @@ impl ConvStage {
             let n = self.together.min(tile.len() - first);
             let kept = if learning { first } else { 0 };
             let begin = tile.start + first;
-            let d = self.obs_len;
-            samples.copy(begin..begin + n, d, 0..d, d, &mut workspace.obs);
+            let elements = self.elements.clone();
+            samples.copy(begin..begin + n, self.obs_len, elements, self.elements.len(), &mut workspace.obs);
             for (l, layer) in self.layers.iter().enumerate() {
                 let (n_positions, out_pad, k) = (layer.shape.n_positions(), pad(layer.shape.n_out), layer.shape.n_terms());
                 let (before, from_here) = workspace.hidden.split_at_mut(l);
@@ -387,9 +398,7 @@ impl ConvStage {
             }
             let width = self.last().out_len();
             for (s, row) in workspace.features.chunks_exact(width).take(n).enumerate() {
-                for (p, row) in row.chunks(PANEL).enumerate() {
-                    features[(p * TILE + first + s) * PANEL..][..row.len()].copy_from_slice(row);
-                }
+                write_row(row, first + s, self.first, TILE, features);
             }
         }
     }
@@ -413,12 +422,10 @@ impl ConvStage {
         for first in (0..tile.len()).step_by(self.together) {
             let n = self.together.min(tile.len() - first);
             let begin = tile.start + first;
-            samples.copy(begin..begin + n, self.obs_len, 0..self.obs_len, self.obs_len, obs);
+            samples.copy(begin..begin + n, self.obs_len, self.elements.clone(), self.elements.len(), obs);
             for (from, to) in [(features, &mut *rows), (feature_grads, &mut *delta)] {
                 for (s, row) in to.chunks_exact_mut(width).take(n).enumerate() {
-                    for (p, row) in row.chunks_mut(PANEL).enumerate() {
-                        row.copy_from_slice(&from[(p * TILE + first + s) * PANEL..][..row.len()]);
-                    }
+                    read_row(from, first + s, self.first, TILE, row);
                 }
             }
             self.activation.derive::<S>(&rows[..n * width], delta);
@@ -428,10 +435,10 @@ impl ConvStage {
                 let input = if l == 0 { &obs[..] } else { &hidden[l - 1][first * in_len..] };
                 let dz = &delta[..rows * out_pad];
                 let a = Matrix { data: input, rows: layer.terms.offsets(), columns: layer.positions.offsets() };
-                let grad = &mut tile_grads[layer.grad_weight..][..k * out_pad];
+                let grad = &mut tile_grads[layer.grad_weight - self.grads.start..][..k * out_pad];
                 let (b, size) = (RowMajor { data: dz, stride: out_pad }, ProductSize { m: k, n: out_pad, k: rows });
                 multiply::<S>(grad, Stride(out_pad), a, b, size, Init::Add);
-                add_rows(dz, out_pad, shape.n_positions(), &mut tile_grads[layer.grad_bias..][..out_pad]);
+                add_rows(dz, out_pad, shape.n_positions(), &mut tile_grads[layer.grad_bias - self.grads.start..][..out_pad]);
                 if l > 0 {
                     let (columns, in_pad, width) = (shape.in_size[1], pad(shape.n_in), layer.kernel_row());
                     let dx = &mut next[..n * in_len];
@@ -452,7 +459,7 @@ impl ConvStage {
                 }
             }
         }
-        grads.iter_mut().zip(&**tile_grads).for_each(|(sum, grad)| *sum += *grad);
+        grads[self.grads.clone()].iter_mut().zip(&**tile_grads).for_each(|(sum, grad)| *sum += *grad);
     }
 }
 
@@ -466,12 +473,11 @@ mod tests {
     fn weights_lie_as_out_in_rows_columns_and_what_does_not_fit_is_refused() {
         let new = |shape: &[usize], sizes: &[[usize; 3]]| {
             let mut layout = Layout::default();
-            let conv = Conv::new(&mut layout, &Space::bytes(shape, 1, 1.0), sizes, Activation::Relu)?;
+            let conv = Conv::new(&mut layout, "", Pixels { shape, first: 0 }, sizes, Activation::Relu)?;
             Ok::<_, Error>((conv.n_out(), layout.tensors().iter().map(|tensor| tensor.shape.clone()).collect::<Vec<_>>()))
         };
         let (n_out, shapes) = new(&[4, 84, 84], &[[32, 8, 4], [64, 4, 2], [64, 3, 1]]).unwrap();
         assert_eq!((n_out, shapes.len(), &shapes[2][..]), (7 * 7 * 64, 6, &[64, 32, 4, 4][..]));
-        assert_eq!(new(&[4], &[]).unwrap().0, 4);
         for (shape, sizes, why) in [
             (&[4][..], &[[16, 3, 1]][..], "conv is [[16, 3, 1]] over observations of shape [4], convolutions need planes"),
             (&[1, 5, 6], &[[1, 3, 1], [1, 4, 1]], "where layer 1 meets 3 x 4, a kernel must fit into what it meets"),
@@ -521,7 +527,8 @@ mod tests {
     #[test]
     fn products_have_the_given_precision() {
         let mut layout = Layout::default();
-        let conv = Conv::new(&mut layout, &Space::bytes(&[2, 5, 5], 1, 1.0), &[[3, 3, 1]], Activation::Tanh).unwrap();
+        let pixels = Pixels { shape: &[2, 5, 5], first: 0 };
+        let conv = Conv::new(&mut layout, "", pixels, &[[3, 3, 1]], Activation::Tanh).unwrap();
         let numbers = |n: usize| Tensor::from_iter((0..n).map(|i| (i as f32).sin()), &candle_core::Device::Cpu).unwrap();
         let (params, obs) = (numbers(layout.len()), numbers(100).reshape((2, 50)).unwrap());
         let features =

@@ -11,9 +11,10 @@ use rl_envs::isa::Set;
 use crate::kernel::aligned::Aligned;
 use crate::kernel::dense::{Dense, InputRuns};
 use crate::kernel::encoder::categories::Categories;
-use crate::kernel::gemm::{Init, PANEL, Rows, pad, panels};
+use crate::kernel::gemm::{Init, PANEL, Rows, panels};
 use crate::kernel::samples::TILE;
 use crate::network::activation::{Activation, sigmoid};
+use crate::network::mlp::Linear;
 use crate::network::recurrent::{Cell, Cells, MemoryKind};
 
 /// A cell's layers of inputs and of h, one for each gate.
@@ -106,14 +107,16 @@ fn copy_rows(columns: usize, m: usize, from: &[f32], from_at: At, to: &mut [f32]
 impl CellStage {
     fn new(
         cell: &Cell,
-        runs: InputRuns,
+        runs: &InputRuns,
         categories: Option<&Arc<Categories>>,
         packed_len: &mut usize,
         grad_len: &mut usize,
     ) -> Self {
-        let inputs = cell.inputs.iter().map(|layer| Dense::new(layer, runs, categories.cloned(), packed_len, grad_len)).collect();
-        let h = InputRuns { len: cell.size, real: cell.size, padded: pad(cell.size) };
-        let hidden = cell.hidden.iter().map(|layer| Dense::new(layer, h, None, packed_len, grad_len)).collect();
+        let mut dense = |layer: &Linear, runs: InputRuns, categories: Option<&Arc<Categories>>| {
+            Dense::new(layer, runs, categories.cloned(), packed_len, grad_len)
+        };
+        let inputs = cell.inputs.iter().map(|layer| dense(layer, runs.clone(), categories)).collect();
+        let hidden = cell.hidden.iter().map(|layer| dense(layer, InputRuns::one(cell.size), None)).collect();
         Self { kind: cell.kind, size: cell.size, inputs, hidden }
     }
 
@@ -247,7 +250,7 @@ impl MemoryStage {
     /// The cells read `runs` of features, of which some elements may be `categories`.
     pub(crate) fn new(
         cells: &Cells,
-        runs: InputRuns,
+        runs: &InputRuns,
         n_features: usize,
         categories: Option<&Arc<Categories>>,
         packed_len: &mut usize,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rl_envs::{ActionSlice, ActionSpace, Actions, MAX_CATEGORIES, ObsSliceMut, Space, Spaces};
+use rl_envs::{ActionSlice, ActionSpace, Actions, MAX_CATEGORIES, ObsSliceMut, Part, Space, Spaces};
 use serde::Deserialize;
 
 /// Version of the protocol.
@@ -63,6 +63,23 @@ struct ObservationSpace {
     /// Number of categories of each element, 0 for a number; empty if all are numbers.
     #[serde(default)]
     categories: Vec<u32>,
+    /// Factor that a learner multiplies bytes by.
+    #[serde(default = "of_bytes")]
+    scale: f32,
+    /// Named parts, in order; empty if the observation is one.
+    #[serde(default)]
+    parts: Vec<NamedPart>,
+}
+
+/// Factor that makes numbers from 0 to 1 of bytes.
+fn of_bytes() -> f32 {
+    1.0 / 255.0
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct NamedPart {
+    name: String,
+    shape: Vec<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -113,20 +130,51 @@ fn with_categories(space: Space, categories: &[u32]) -> Result<Space, String> {
     Ok(space.with_categories(categories))
 }
 
+/// Names the parts of a space, or returns what is wrong with them.
+fn with_parts(space: Space, parts: &[NamedPart]) -> Result<Space, String> {
+    if parts.is_empty() {
+        return Ok(space);
+    }
+    let len = |part: &NamedPart| part.shape.iter().try_fold(1usize, |len, &axis| len.checked_mul(axis)).filter(|len| *len > 0);
+    if let Some(part) = parts.iter().find(|part| len(part).is_none() || ![1, 3].contains(&part.shape.len())) {
+        return Err(format!("a part \"{}\" of the shape {:?}; numbers have 1 axis, pictures 3", part.name, part.shape));
+    }
+    let total = parts.iter().filter_map(len).fold(0usize, usize::saturating_add);
+    if total != space.len() {
+        return Err(format!("parts with {total} of {} elements of an observation", space.len()));
+    }
+    let mut names: Vec<_> = parts.iter().map(|part| &*part.name).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(format!("two parts of an observation with the name \"{}\"", pair[0]));
+    }
+    let parts: Vec<_> = parts.iter().map(|NamedPart { name, shape }| Part { name: name.clone(), shape: shape.clone() }).collect();
+    Ok(space.with_parts(&parts))
+}
+
 impl Hello {
     /// Returns the spaces, or what is wrong with them.
     pub(super) fn spaces(&self) -> Result<Spaces, String> {
-        let Self { protocol, observation: ObservationSpace { dtype, shape, low, high, categories }, action, masked, .. } = self;
+        let Self {
+            protocol,
+            observation: ObservationSpace { dtype, shape, low, high, categories, scale, parts },
+            action,
+            masked,
+            ..
+        } = self;
         if *protocol != PROTOCOL {
             return Err(format!("it speaks version {protocol} of the protocol, this program version {PROTOCOL}"));
         }
         let len = shape.iter().try_fold(1usize, |len, &axis| len.checked_mul(axis)).filter(|len| (1..=MAX_LEN).contains(len));
         let len = len.ok_or_else(|| format!("observations of the shape {shape:?} have not 1 to {MAX_LEN} elements"))?;
         let obs = match dtype.as_str() {
-            "u8" => Space::bytes(shape, u8::MAX, 1.0 / 255.0),
+            "u8" if !(*scale > 0.0 && *scale <= 1.0) => {
+                return Err(format!("bytes with the scale {scale}; it is above 0 and at most 1"));
+            }
+            "u8" => Space::bytes(shape, u8::MAX, *scale),
             "f32" if (low.len(), high.len()) == (len, len) => {
                 let (low, high) = bounds("an observation", low, high)?;
-                with_categories(Space::vector(&low, &high), categories)?
+                with_parts(with_categories(Space::vector(&low, &high), categories)?, parts)?
             }
             "f32" => return Err(format!("{} and {} bounds of {len} elements of an observation", low.len(), high.len())),
             other => return Err(format!("observations of the type \"{other}\"; f32 or u8")),

@@ -20,6 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use rl_agents::settings::Kind;
 use rl_envs::catalog::{Batches, Entry, Limits};
 use rl_envs::{BoxedEnv, Dtype, MakeBlocking, RandomActions, Spaces, Steps, VecEnv};
 use serde_json::{Map, Value, json};
@@ -50,6 +51,16 @@ const MEASURED: Duration = Duration::from_secs(1);
 /// Time after which a wait for closing environments is reported.
 const REPORTED: Duration = Duration::from_secs(1);
 
+rl_agents::settings! {
+    /// Settings of environments of Gymnasium.
+    pub struct WorkerConfig, "env." {
+        /// gym: parts of a Dict to observe, with commas between; empty: all.
+        keys: String = String::new(), Kind::Text(|_| true, "names with commas between them");
+        /// gym: divides the bytes of pictures by 255.
+        normalize_images: bool = true, Kind::Bool;
+    }
+}
+
 /// Choices for environments in worker processes.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerOptions {
@@ -57,6 +68,8 @@ pub struct WorkerOptions {
     pub kwargs: String,
     /// Directory of the module of the environment; empty for the current directory.
     pub path: String,
+    /// Settings of environments of Gymnasium.
+    pub settings: WorkerConfig,
     /// True if the environments draw themselves.
     pub render: bool,
     /// Python to run; `None` to search for one: see [`gym`].
@@ -103,9 +116,11 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     let kwargs = if options.kwargs.is_empty() { "{}" } else { &options.kwargs };
     let bad = |error| Error::config(format!("env.kwargs is {kwargs}; it must be a JSON object: {error}"));
     let kwargs: Map<String, Value> = serde_json::from_str(kwargs).map_err(bad)?;
+    let WorkerConfig { keys, normalize_images } = &options.settings;
+    let keys: Vec<_> = keys.split(',').map(str::trim).filter(|key| !key.is_empty()).collect();
     let ask = json!({
         "protocol": PROTOCOL, "id": id, "kwargs": kwargs, "path": options.path, "render": options.render,
-        "spin_us": WORKER_SPIN_US,
+        "spin_us": WORKER_SPIN_US, "keys": keys, "normalize_images": normalize_images,
     });
     let Value::Object(ask) = ask else { unreachable!("an object") };
     let start_timeout = options.start_timeout.unwrap_or(START_TIMEOUT);

@@ -9,7 +9,7 @@ os.dup2(2, 1)  # prints go to the log
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-import difflib, gc, importlib.util, inspect, json, math, select, signal, socket, struct, threading, time, traceback
+import difflib, gc, importlib.util, inspect, itertools, json, math, select, signal, socket, struct, threading, time, traceback
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
 
@@ -90,12 +90,16 @@ def bounds(values):
     return [x if -1e300 < x < 1e300 else None for x in (float(x) for x in values.ravel())]
 
 
-def describe(space):
-    """Returns the element type, shape and bounds of observations as they are sent."""
+def describe(space, name=""):
+    """Returns the element type, shape, bounds and named parts of observations as they are sent."""
     if isinstance(space, spaces.Box):
         if is_picture(space):
             shape = channels_first(space.shape)
-            return {"dtype": "u8", "shape": shape, "low": [], "high": []}
+            if space.dtype == np.uint8:
+                return {"dtype": "u8", "shape": shape, "low": [], "high": [], "scale": 1 / most_of_byte}
+            n = math.prod(shape)
+            picture = {"name": name or "picture", "shape": shape}
+            return {"dtype": "f32", "shape": [n], "low": [0.0] * n, "high": [1.0] * n, "parts": [picture]}
         return {"dtype": "f32", "shape": list(space.shape), "low": bounds(space.low), "high": bounds(space.high)}
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
         sizes = [int(n) for n in category_bounds(space)[1]]
@@ -104,35 +108,60 @@ def describe(space):
     if isinstance(space, spaces.MultiBinary):
         n = int(np.prod(space.shape))
         return {"dtype": "f32", "shape": [n], "low": [0.0] * n, "high": [1.0] * n}
+    if has_vocabulary(space):
+        n = len(vocabulary(space))
+        return {"dtype": "f32", "shape": [1], "low": [0.0], "high": [n - 1.0], "categories": [n]}
     if isinstance(space, (spaces.Dict, spaces.Tuple)) and is_numeric(space):
-        parts = [describe(part) for _, part in parts_of(space)]
-        for part in parts:
+        parts = []
+        for key, of in parts_of(space):
+            part_name = f"{name}.{key}" if name else str(key)
+            part = describe(of, part_name)
+            n = math.prod(part["shape"])
             if part["dtype"] == "u8":
-                n = int(np.prod(part["shape"]))
-                part["low"], part["high"] = [0.0] * n, [1.0] * n
-        for part in parts:
-            part.setdefault("categories", [0] * len(part["low"]))
+                part.update(low=[0.0] * n, high=[255 / most_of_byte] * n, parts=[{"name": part_name, "shape": part["shape"]}])
+            part.setdefault("categories", [0] * n)
+            part.setdefault("parts", [{"name": part_name, "shape": [n]}])
+            parts.append(part)
         all_of = lambda key: sum((part[key] for part in parts), [])
-        whole = {"dtype": "f32", "low": all_of("low"), "high": all_of("high"), "categories": all_of("categories")}
-        return {**whole, "shape": [len(whole["low"])]}
+        whole = {key: all_of(key) for key in ("low", "high", "categories", "parts")}
+        return {"dtype": "f32", "shape": [len(whole["low"])], **whole}
     advice = "make numbers of them in a gymnasium.ObservationWrapper"
     if isinstance(space, spaces.Dict):
         fit = [key for key, part in parts_of(space) if is_numeric(part)]
         others = ", ".join(repr(key) for key in space.spaces if key not in fit)
-        advice = f"leave out {others}, for instance by gymnasium.wrappers.FilterObservation(env, {fit})" if fit else advice
+        if fit:
+            raise TypeError(f"observations of the space {space} are not supported: leave out {others} by --set env.keys={','.join(fit)}")
     raise TypeError(f"observations of the space {space} are not supported: {advice}, in a maker of your own, gym:MODULE:CALLABLE")
 
 
 def is_numeric(space):
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         return all(is_numeric(part) for _, part in parts_of(space))
-    return isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
+    return isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)) or has_vocabulary(space)
+
+
+MAX_TEXTS = 4096
+
+
+def has_vocabulary(space):
+    """True for MiniGrid's missions that are one of some texts; subclasses make others."""
+    if type(space).__name__ != "MissionSpace" or not hasattr(space, "ordered_placeholders"):
+        return False
+    return math.prod(len(words) for words in space.ordered_placeholders or []) <= MAX_TEXTS
+
+
+def vocabulary(space):
+    """Returns all texts of a space with their numbers."""
+    texts = (space.mission_func(*words) for words in itertools.product(*space.ordered_placeholders or []))
+    return {text: i for i, text in enumerate(dict.fromkeys(texts))}
 
 
 def is_picture(space):
-    """True for bytes in 2 or 3 dimensions that may have any value; learners scale pictures, and take other bytes as numbers."""
-    is_bytes = isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
-    return is_bytes and bool(np.all(space.low == 0) and np.all(space.high == 255))
+    """True for 2 or 3 dimensions of bytes that may have any value, or of floats from 0 to 1; other bytes are numbers."""
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+        return False
+    most = 255 if space.dtype == np.uint8 else 1 if space.dtype.kind == "f" and len(space.shape) == 3 else None
+    return most is not None and bool(np.all(space.low == 0) and np.all(space.high == most))
 
 
 def describe_action(space):
@@ -162,12 +191,26 @@ def head_sizes(space):
 
 
 def channels_first(shape):
-    """Returns the shape of an image with its channels in front."""
+    """Returns the shape of a picture as channels, rows and columns."""
+    if len(shape) == 2:
+        return [1, *shape]
     return [shape[2], shape[0], shape[1]] if is_channels_last(shape) else list(shape)
 
 
 def is_channels_last(shape):
     return len(shape) == 3 and shape[2] < min(shape[:2])
+
+
+def observed(space, keys):
+    """Returns the space of the parts with these names, or of all if there are none."""
+    if not keys:
+        return space
+    if not isinstance(space, spaces.Dict):
+        raise Refused(f"env.keys names parts of a Dict, but observations are {space}; leave it out")
+    for key in keys:
+        if key not in space.spaces:
+            raise Refused(f"env.keys has {key!r}, which is no part of the observations; there are {', '.join(map(str, space.spaces))}")
+    return spaces.Dict({key: part for key, part in parts_of(space) if key in keys})
 
 
 def parts_of(space):
@@ -199,9 +242,18 @@ def writer(space, row):
             view[...] = obs
 
         def write_scaled(obs):  # a picture among numbers
-            np.divide(fitting(obs), np.float32(255), out=view)
+            np.divide(fitting(obs), np.float32(most_of_byte), out=view)
 
-        return write_scaled if is_picture(space) and row.dtype != np.uint8 else write_box
+        return write_scaled if is_picture(space) and space.dtype == np.uint8 and row.dtype != np.uint8 else write_box
+    if has_vocabulary(space):
+        texts = vocabulary(space)
+
+        def write_text(obs):
+            if obs not in texts:
+                raise ValueError(f"text {obs!r} is not one of the {len(texts)} of {space}")
+            row[0] = texts[obs]
+
+        return write_text
     if isinstance(space, spaces.Discrete):
         n, start = int(space.n), int(space.start)
 
@@ -606,13 +658,14 @@ def main():
         if ask["protocol"] != PROTOCOL:
             raise ValueError(f"this worker speaks version {PROTOCOL} of the protocol, not {ask['protocol']}")
         at = "import"
-        global np, gym, spaces
+        global np, gym, spaces, most_of_byte  # the number that a learner reads as 1
         import numpy as np, gymnasium as gym
 
         if [int(part) for part in gym.__version__.split(".")[:2]] < [0, 29]:
             raise ImportError(f"Gymnasium {gym.__version__} is too old; 0.29 or later is needed")
         from gymnasium import spaces
 
+        most_of_byte = 255 if ask["normalize_images"] else 1
         at = "find"
         make, home = find(ask)
         at = "make"
@@ -623,7 +676,7 @@ def main():
         at = "reset"
         info = first_info(env)
         at = "spaces"
-        mask_kind, seen = masks_of(env, info), env.observation_space
+        mask_kind, seen = masks_of(env, info), observed(env.observation_space, ask["keys"])
         if mask_kind == MASK_OBS:
             seen = spaces.Dict({key: part for key, part in parts_of(seen) if key != "action_mask"})
         versions = f"Python {sys.version.split()[0]}, Gymnasium {gym.__version__}"

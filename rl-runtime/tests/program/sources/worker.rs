@@ -20,7 +20,7 @@ use rl_runtime::checkpoint;
 use rl_runtime::config::{Layers, PRESETS};
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::Training;
-use rl_runtime::worker::{GYM, WorkerOptions, env_seed, exec, gym};
+use rl_runtime::worker::{GYM, WorkerConfig, WorkerOptions, env_seed, exec, gym};
 use rl_runtime::{Algo, AlgoConfig};
 use serde_json::{Value, json};
 
@@ -172,6 +172,91 @@ fn categories_cross_the_socket_as_numbers() {
     );
     let error = error.unwrap_err().to_string();
     assert!(error.contains("element 0 of the observations is one of 33554432 categories"), "{error}");
+}
+
+/// Opens an environment with the settings `env.keys` and `env.normalize_images`.
+fn open_with(id: &str, keys: &str, normalize_images: bool) -> Result<Entry, rl_runtime::Error> {
+    let settings = WorkerConfig { keys: keys.into(), normalize_images };
+    gym(&format!("tests.worker_envs:{id}"), &WorkerOptions { settings, python: python(), ..WorkerOptions::default() })
+}
+
+#[test]
+fn parts_of_an_observation_keep_their_names_and_shapes() {
+    if python().is_none() {
+        return;
+    }
+    let space = |id: &str, keys: &str| open_with(id, keys, true).unwrap().spaces().obs;
+    let parts = |space: &Space| space.parts().iter().map(|part| (part.name.clone(), part.shape.clone())).collect::<Vec<_>>();
+    let part = |name: &str, shape: &[usize]| (name.to_string(), shape.to_vec());
+    let all = space("Spaces-parts-v0", "");
+    let of_arm = [part("arm.joints", &[2]), part("arm.closed", &[1])];
+    let expected = [&of_arm[..], &[part("depth", &[2, 7, 8]), part("mission", &[1]), part("view", &[3, 6, 5])]].concat();
+    assert_eq!(parts(&all), expected);
+    assert_eq!((all.len(), all.n_inputs()), (2 + 1 + 112 + 1 + 90, 2 + 2 + 112 + 6 + 90));
+    assert_eq!(parts(&space("Spaces-parts-v0", "view, mission")), [part("mission", &[1]), part("view", &[3, 6, 5])]);
+    assert_eq!(parts(&space("Spaces-depth-v0", "")), [part("picture", &[2, 7, 8])]);
+
+    let refused = |id: &str, keys: &str| open_with(id, keys, true).unwrap_err().to_string();
+    let error = refused("Spaces-freely-v0", "");
+    assert!(error.contains("leave out 'mission' by --set env.keys=arm,depth,view"), "{error}");
+    assert_eq!(space("Spaces-freely-v0", "arm,view").len(), 93);
+    let error = refused("Spaces-parts-v0", "arm,vew");
+    assert!(
+        error.contains("env.keys has 'vew', which is no part of the observations; there are arm, depth, mission, view"),
+        "{error}"
+    );
+    let error = refused("Spaces-f32-v0", "arm");
+    assert!(error.contains("env.keys names parts of a Dict, but observations are Box"), "{error}");
+}
+
+#[test]
+fn pictures_among_parts_are_planes_that_are_divided_by_255_unless_asked_otherwise() {
+    if python().is_none() {
+        return;
+    }
+    let seen = |normalize_images: bool| {
+        let mut envs = open_with("Spaces-parts-v0", "", normalize_images).unwrap().slices(1, 1, 1).unwrap().remove(0);
+        let mut steps = Steps::new(&*envs);
+        envs.reset(1, &mut steps).unwrap();
+        assert_eq!(envs.observation_space().high()[205], if normalize_images { 1.0 } else { 255.0 });
+        numbers(&steps.obs, 0, 206)
+    };
+    let (scaled, bytes) = (seen(true), seen(false));
+    assert_eq!(scaled[..116], bytes[..116]);
+    assert!((0.0..=1.0).contains(&scaled[3]) && (0.0..6.0).contains(&scaled[115]));
+    for (x, byte) in scaled[116..].iter().zip(&bytes[116..]) {
+        assert!(byte.fract() == 0.0 && (*x - byte / 255.0).abs() < 1e-7, "{x}, {byte}");
+    }
+    assert!(bytes[116..].iter().any(|byte| *byte > 200.0));
+    assert_eq!(open_with("Spaces-image-v0", "", false).unwrap().spaces().obs.scale(), 1.0);
+}
+
+#[test]
+fn several_inputs_are_learnt_from_with_convolutions_that_fit_them() {
+    if python().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let run = |name: &str, settings: &[&str]| {
+        let dir = dir.path().join(name);
+        let trained = train("Spaces-parts-v0", &json!({}), settings, &dir);
+        (trained, checkpoint::config(&dir, false).unwrap().net)
+    };
+    let (one, net) = run("one", &["workers=1"]);
+    assert_eq!((net.conv, net.hidden, net.shared_trunk), (vec![[16, 2, 1], [32, 2, 1], [64, 2, 1]], vec![8], true));
+    assert_eq!(run("three", &["workers=3"]).0, one, "threads and workers change no bit");
+    assert_eq!(run("dense", &["conv=[]"]).1.activation, rl_agents::Activation::Tanh);
+    let memory = run("memory", &["memory=gru", "normalize_obs=true", "ppo.batch_size=80"]).0;
+    assert!(memory.1.iter().all(|x| x.is_finite()) && memory.1.len() > one.1.len());
+    let Some(python) = python() else { return };
+    let mut export = rl(&["export", "--as", "c", "--trust"]);
+    let export = export.arg(dir.path().join("one")).env("RL_PYTHON", &python).env("PYTHONPATH", with_tests());
+    let output = finish(export.current_dir(dir.path()));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && said.contains("convolutions over a part of an observation (arm.joints, "),
+        "{said}"
+    );
 }
 
 #[test]
@@ -733,11 +818,7 @@ fn what_an_environment_returns_is_taken_or_refused_in_a_sentence() {
         ("vector", &json!({}), "it is a vector of environments (SyncVectorEnv); rl makes copies of a single one"),
         ("nothing", &json!({}), "it makes a NoneType, which is no environment of Gymnasium: it has no observation_space"),
         ("Spaces-words-v0", &json!({}), "Text(1, 8, "),
-        (
-            "Spaces-text-v0",
-            &json!({}),
-            "leave out 'words', for instance by gymnasium.wrappers.FilterObservation(env, ['place', 'speed'])",
-        ),
+        ("Spaces-text-v0", &json!({}), "leave out 'words' by --set env.keys=place,speed"),
     ] {
         let error = open_own(name, kwargs).unwrap_err();
         assert!(error.exit_code() == 2 && error.to_string().contains(sentence), "{name}: {error}");
@@ -1090,10 +1171,7 @@ fn check_env_warns_of_what_trains_badly() {
     let events = said(&output.stdout);
     let mut events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let warning = events.find(|event| event["event"] == "warning").unwrap();
-    assert!(
-        warning["text"].as_str().unwrap().starts_with("pictures are 64 x 48, and conv reads channels x rows x columns"),
-        "{warning}"
-    );
+    assert!(warning["text"].as_str().unwrap().contains("pictures of 1 x 300 x 240 are 72,000 numbers each"), "{warning}");
     assert_eq!(said(&check("gym:CartPole-v1", &[]).stderr), "");
 }
 
@@ -1176,6 +1254,27 @@ fn spaces_without_a_number_are_refused_with_the_greeting() {
     }
     let wide = hostile("action", r#"{"kind": "multi_discrete", "sizes": [4294967295, 1]}"#, LONG, 0).unwrap();
     assert_eq!(wide.spaces().actions.len(), 1 << 32, "no overflow: the memory budget refuses it");
+}
+
+#[test]
+fn parts_that_do_not_fit_are_refused_with_the_greeting() {
+    for (parts, what) in [
+        (json!([{"name": "a", "shape": [2]}]), "parts with 2 of 1 elements of an observation"),
+        (json!([{"name": "a", "shape": [1, 1]}]), "a part \"a\" of the shape [1, 1]; numbers have 1 axis, pictures 3"),
+        (json!([{"name": "a", "shape": [0]}, {"name": "b", "shape": [1]}]), "a part \"a\" of the shape [0]"),
+        (json!([{"name": "a", "shape": [u64::MAX, 2, 1]}]), "a part \"a\" of the shape"),
+        (json!([{"name": "a", "shape": [u64::MAX]}, {"name": "b", "shape": [u64::MAX]}]), "parts with"),
+    ] {
+        let error = hostile("observation", &json!({"parts": parts}).to_string(), LONG, 0).unwrap_err();
+        assert!(error.exit_code() == 2 && error.to_string().contains(what), "{error}");
+    }
+    let two =
+        json!({"shape": [2], "low": [0, 0], "high": [1, 1], "parts": [{"name": "a", "shape": [1]}, {"name": "a", "shape": [1]}]});
+    let error = hostile("observation", &two.to_string(), LONG, 0).unwrap_err().to_string();
+    assert!(error.contains("two parts of an observation with the name \"a\""), "{error}");
+    let bytes = json!({"dtype": "u8", "scale": 0.0});
+    let error = hostile("observation", &bytes.to_string(), LONG, 0).unwrap_err().to_string();
+    assert!(error.contains("bytes with the scale 0; it is above 0 and at most 1"), "{error}");
 }
 
 #[test]
