@@ -176,7 +176,7 @@ impl Entry {
 
     /// Creates an entry for environments that `batches` makes.
     ///
-    /// Clipped rewards are the only wrapper that applies to these environments.
+    /// Of the wrappers, only stacked frames and clipped rewards apply to these environments.
     #[must_use]
     pub fn outside(name: &'static str, about: &'static str, batches: &'static dyn Batches) -> Self {
         Self { name, about, wrappers: PLAIN, twinned: false, kind: Kind::Outside(batches) }
@@ -233,7 +233,10 @@ impl Entry {
             Kind::Stepped(stepped) => (stepped.spaces)(&self.wrappers),
             Kind::Blocking { make: MakeBlocking::F32(make), .. } => spaces(&make()),
             Kind::Blocking { make: MakeBlocking::U8(make), .. } => spaces(&make()),
-            Kind::Outside(batches) => batches.spaces(),
+            Kind::Outside(batches) => {
+                let spaces = batches.spaces();
+                Spaces { obs: spaces.obs.stacked(self.wrappers.frame_stack), ..spaces }
+            }
         }
     }
 
@@ -306,7 +309,7 @@ impl Entry {
 
     fn make(&self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error> {
         let envs = match self.batches() {
-            Some(batches) => batches.slice(range)?,
+            Some(batches) => self.wrappers.around_frames(batches.slice(range)?),
             None => (self.stepped()?.slice)(range, &self.wrappers),
         };
         Ok(self.wrappers.around_rewards(envs))

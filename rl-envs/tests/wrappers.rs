@@ -3,12 +3,12 @@
 use rl_envs::cartpole::CartPole;
 use rl_envs::check::{Check, check_env};
 use rl_envs::wrappers::{
-    ActionRepeat, Episode, EpisodeStats, FrameStack, FrameStackState, Hidden, Hide, Pixels, RewardClip, TimeLimit,
+    ActionRepeat, Episode, EpisodeStats, FrameStack, FrameStackState, Hidden, Hide, Pixels, RewardClip, StackedVecEnv, TimeLimit,
     TimeLimitState, time_preprocessing,
 };
 use rl_envs::{
-    Action, ActionSpace, Actions, Canvas, Element, Env, Error, ObsRows, Pool, PooledVecEnv, Purpose, Rng, Space, Step, Steps,
-    SyncVecEnv, VecEnv,
+    Action, ActionSpace, Actions, Canvas, Element, Env, Error, ObsRows, Pool, PooledVecEnv, Purpose, Rng, Space, Step,
+    StepSlicesMut, Steps, SyncVecEnv, VecEnv,
 };
 use serde::{Deserialize, Serialize};
 
@@ -326,6 +326,57 @@ fn stacked_frames_are_the_last_ones_and_never_of_two_episodes() {
         compare(&FrameStack::new(planes.clone(), k), |i| plain(&planes, i, one_step, |episode| last_k(episode, k)));
         assert_passes(&FrameStack::new(vectors, k));
         assert_passes(&FrameStack::new(planes, k));
+    }
+}
+
+/// Restarts an environment in the middle, and repeats its last step if `again`.
+///
+/// Returns both observations.
+fn restarted(envs: &mut dyn VecEnv, steps: &Steps, again: bool) -> [Vec<f32>; 2] {
+    let (mut steps, i) = (steps.clone(), envs.n_envs() / 2);
+    let mut one = steps.view_mut().env(i);
+    let numbers =
+        |one: &StepSlicesMut<'_>| one.obs.as_ref().either(|obs| obs.to_vec(), |obs| obs.iter().map(|&x| f32::from(x)).collect());
+    let view = one.view_mut();
+    envs.restart(i, view.obs, view.masks.map(|[masks, _]| masks)).expect("restarts");
+    let first = numbers(&one);
+    if again {
+        envs.repeat_step(i, one.view_mut()).expect("steps");
+    }
+    [first, numbers(&one)]
+}
+
+/// Compares a batch that is stacked with one of stacked environments.
+fn compare_stacks<E: Env + 'static>(env: &E, n: usize, k: usize) {
+    let make = || Batch::new(StackedVecEnv::new(SyncVecEnv::new(n, env.clone()), k));
+    let mut expected = Batch::new(SyncVecEnv::new(n, FrameStack::new(env.clone(), k)));
+    let mut batch = make();
+    assert_eq!(batch.envs.observation_space(), expected.envs.observation_space());
+    assert_eq!(batch.reset(), expected.reset());
+    for t in 1..=STEPS {
+        assert_eq!(batch.step(), expected.step(), "n={n} k={k} t={t}");
+        if t == 50 {
+            let saved = batch.envs.save().expect("saves");
+            batch = make();
+            batch.envs.load(&saved).expect("loads");
+            batch.t = t;
+        }
+        if t % 40 == 0 {
+            let again = t % 80 == 0;
+            let found = restarted(&mut batch.envs, &batch.steps, again);
+            assert_eq!(found, restarted(&mut expected.envs, &expected.steps, again), "n={n} k={k} t={t}");
+        }
+    }
+    let mut other = Batch::new(StackedVecEnv::new(SyncVecEnv::new(n, env.clone()), k + 1));
+    assert!(other.envs.load(&batch.envs.save().expect("saves")).is_err());
+    assert!(batch.envs.step_into(other.steps.view_mut()).is_err(), "columns of another space");
+}
+
+#[test]
+fn stacks_of_a_batch_are_those_of_each_of_its_environments() {
+    for (n, k) in SIZES.into_iter().flat_map(|n| [1, 2, 4].map(|k| (n, k))) {
+        compare_stacks(&vectors(), n, k);
+        compare_stacks(&planes(), n, k);
     }
 }
 

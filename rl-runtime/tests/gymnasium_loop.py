@@ -12,6 +12,14 @@ import numpy as np
 ask = json.load(sys.stdin)
 if ask["id"].startswith("Spaces"):
     import tests.worker_envs
+if ask["id"].startswith("ALE/"):
+    import ale_py
+
+
+def make():
+    if ask["id"].startswith("ALE/"):
+        return gym.wrappers.AtariPreprocessing(gym.make(ask["id"], frameskip=1))
+    return gym.make(ask["id"])
 
 
 def flat(env, obs):
@@ -27,7 +35,7 @@ def flat(env, obs):
 
 played = []
 for i, seed in enumerate(ask["seeds"]):
-    env = gym.make(ask["id"])
+    env = make()
     discrete = isinstance(env.action_space, gym.spaces.Discrete)
     obs, info = env.reset(seed=seed)
     steps = []

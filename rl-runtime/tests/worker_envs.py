@@ -73,6 +73,7 @@ for name, space in {
     "parts": spaces.Dict(PARTS),
     "freely": spaces.Dict({**PARTS, "mission": Freely(go_to, COLORS_AND_THINGS)}),
     "depth": PARTS["depth"],
+    "frame": spaces.Box(0, 255, (84, 84), np.uint8),
     "f32": spaces.Box(-np.inf, np.inf, (3,), np.float32),
     "i64": spaces.Box(-5, 5, (2,), np.int64),
     "one_hot": spaces.Discrete(4),

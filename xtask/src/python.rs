@@ -7,9 +7,17 @@ use anyhow::{Context as _, Result, bail};
 
 /// Packages that tests need.
 ///
-/// Gymnasium for worker processes, the reader of event files, pytest for the Python package, and for ONNX models a runtime and a
-/// checker.
-const PACKAGES: [&str; 5] = ["gymnasium==1.3.0", "tensorboard==2.20.0", "pytest==9.2.0", "onnxruntime==1.32.0", "onnx==1.23.2"];
+/// Gymnasium for worker processes, with an Atari game and what prepares its pictures; the reader of event files; pytest for the
+/// Python package; a runtime and a checker for ONNX models.
+const PACKAGES: [&str; 7] = [
+    "gymnasium==1.3.0",
+    "ale-py==0.12.1",
+    "opencv-python-headless==5.0.0.93",
+    "tensorboard==2.20.0",
+    "pytest==9.2.0",
+    "onnxruntime==1.32.0",
+    "onnx==1.23.2",
+];
 
 /// Variables that turn a skip for lack of a package into a failure.
 const REQUIRED: [&str; 4] = ["RL_REQUIRE_GYM", "RL_REQUIRE_TENSORBOARD", "RL_REQUIRE_PYTHON", "RL_REQUIRE_ONNX"];

@@ -7,5 +7,6 @@ pub mod pool;
 pub(crate) mod pooled;
 pub(crate) mod random_actions;
 pub(crate) mod rewards;
+pub(crate) mod stacked;
 pub(crate) mod vec_env;
 pub mod wrappers;

@@ -129,6 +129,9 @@ impl Steps {
 /// Methods of a [`VecEnv`] that its wrappers take over as they are.
 macro_rules! inherited {
     (|$self:ident| $envs:expr) => {
+        inherited!(|$self| $envs, observation_space: $envs.observation_space());
+    };
+    (|$self:ident| $envs:expr, observation_space: $space:expr) => {
         fn n_envs(&$self) -> usize {
             $envs.n_envs()
         }
@@ -138,7 +141,7 @@ macro_rules! inherited {
         }
 
         fn observation_space(&$self) -> &Space {
-            $envs.observation_space()
+            $space
         }
 
         fn action_space(&$self) -> &ActionSpace {

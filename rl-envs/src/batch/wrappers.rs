@@ -9,8 +9,9 @@
 //! - [`Pixels`] observes the picture that the environment draws of itself;
 //! - [`FrameStack`] observes the last few observations at once.
 //!
-//! Wrappers of a [`VecEnv`] only use rewards and flags. They cost one pass over them, and fit any batch:
+//! Wrappers of a [`VecEnv`] fit any batch:
 //!
+//! - [`StackedVecEnv`] does what [`FrameStack`] does;
 //! - [`EpisodeStats`] records return and length of episodes;
 //! - [`RewardClip`] clips rewards. Statistics of episodes still use the environments' own rewards ([`VecEnv::raw_rewards`]), in
 //!   whichever order the two are applied.
@@ -29,6 +30,7 @@ use std::cell::Cell;
 use serde::{Deserialize, Serialize};
 
 pub use crate::batch::rewards::{Episode, EpisodeStats, RewardClip};
+pub use crate::batch::stacked::StackedVecEnv;
 use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step, VecEnv};
 
 /// Elements of observations that are hidden.
@@ -95,6 +97,11 @@ impl Wrappers {
     fn limited<E: Env>(&self, env: E) -> ActionRepeat<TimeLimit<Hide<E>>> {
         let max_steps = if self.time_limit == 0 { u32::MAX } else { self.time_limit };
         ActionRepeat::new(TimeLimit::new(Hide::new(env, self.hide), max_steps), self.action_repeat)
+    }
+
+    /// Wraps a batch made elsewhere in the wrapper of stacks if it is on.
+    pub(crate) fn around_frames(&self, envs: Box<dyn VecEnv>) -> Box<dyn VecEnv> {
+        if self.frame_stack > 1 { Box::new(StackedVecEnv::new(envs, self.frame_stack)) } else { envs }
     }
 
     /// Wraps a batch in the wrapper of rewards if it is on.
@@ -337,7 +344,7 @@ pub fn time_preprocessing<R>(clock: Clock, work: impl FnOnce() -> R) -> (R, u64)
 }
 
 /// Runs `work`, a part of what [`time_preprocessing`] measures.
-fn preprocess(work: impl FnOnce()) {
+pub(super) fn preprocess(work: impl FnOnce()) {
     let Some((clock, spent)) = PREPROCESSING.get() else { return work() };
     let begin = clock();
     work();

@@ -9,7 +9,7 @@ use rl_agents::NetConfig;
 use rl_envs::catalog::Entry;
 use toml::{Table, Value};
 
-use super::presets::{PRESETS, WORKLOADS, for_pictures};
+use super::presets::{WORKLOADS, for_pictures, preset};
 use super::{Config, EnvConfig, Key, Kind, keys};
 use crate::config::algo::{Algo, AlgoConfig};
 use crate::file::{MAX_FILE, read_small};
@@ -207,7 +207,7 @@ impl Layers {
     pub fn resolve(mut self, entry: &Entry, algo: Algo) -> Result<Config, Error> {
         let env = entry.name;
         let own = std::mem::take(&mut self.settings);
-        if let Some((_, _, preset)) = PRESETS.iter().find(|(name, of, _)| *name == env && *of == algo) {
+        if let Some(preset) = preset(env, algo) {
             self.add_toml(preset, &format!("preset {env}-{}", algo.name()))?;
         }
         self.settings.extend(own);

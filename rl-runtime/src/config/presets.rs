@@ -15,6 +15,8 @@ pub const WORKLOADS: &[(&str, &str)] = &[
 ];
 
 /// The presets: environment, algorithm, TOML.
+///
+/// An environment that ends with `*` is any whose name begins like that.
 pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("cartpole", Algo::PPO, include_str!("../../presets/cartpole-ppo.toml")),
     ("cartpole", Algo::A2C, include_str!("../../presets/cartpole-a2c.toml")),
@@ -26,6 +28,8 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("crawl", Algo::DQN, include_str!("../../presets/crawl-dqn.toml")),
     ("gym:LunarLander-v3", Algo::PPO, include_str!("../../presets/lunar_lander-ppo.toml")),
     ("gym:HalfCheetah-v5", Algo::PPO, include_str!("../../presets/half_cheetah-ppo.toml")),
+    ("gym:ALE/*", Algo::PPO, include_str!("../../presets/atari-ppo.toml")),
+    ("gym:ALE/*", Algo::DQN, include_str!("../../presets/atari-dqn.toml")),
     ("mountain_car", Algo::PPO, include_str!("../../presets/mountain_car-ppo.toml")),
     ("mountain_car", Algo::A2C, include_str!("../../presets/mountain_car-a2c.toml")),
     ("mountain_car", Algo::DQN, include_str!("../../presets/mountain_car-dqn.toml")),
@@ -44,6 +48,12 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("breakout", Algo::PPO, include_str!("../../presets/breakout-ppo.toml")),
     ("repeat_first", Algo::PPO, include_str!("../../presets/repeat_first-ppo.toml")),
 ];
+
+/// Returns the preset of an environment and an algorithm.
+pub(super) fn preset(env: &str, algo: Algo) -> Option<&'static str> {
+    let fits = |of: &str| of.strip_suffix('*').map_or(of == env, |begin| env.starts_with(begin));
+    PRESETS.iter().find(|(of, of_algo, _)| *of_algo == algo && fits(of)).map(|(.., toml)| *toml)
+}
 
 /// Networks for pictures.
 ///

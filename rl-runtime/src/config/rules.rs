@@ -108,8 +108,9 @@ const RULES: &[Rule] = &[
     Rule {
         keys: &[],
         broken: Env(|config, entry| {
-            let text = "runs in worker processes, where of the wrappers env.* only env.reward_clip applies; use Gymnasium's own";
-            let wrapped = Wrappers { reward_clip: 0.0, ..config.env.wrappers } != Wrappers::default();
+            let text = "runs in worker processes, where of the wrappers env.* only env.frame_stack and env.reward_clip apply; use \
+                        Gymnasium's own";
+            let wrapped = Wrappers { frame_stack: 1, reward_clip: 0.0, ..config.env.wrappers } != Wrappers::default();
             (entry.batches().is_some() && wrapped).then(|| format!("{} {text}", entry.name))
         }),
     },

@@ -344,7 +344,20 @@ def find(ask):
         maker = gym.envs.registration.load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     if ask["render"] and is_drawn(maker):
         kwargs = {**kwargs, "render_mode": "rgb_array"}
+    if ask["atari_preprocessing"] and name.startswith("ALE/") and kwargs.get("obs_type", "rgb") == "rgb":
+        kwargs = {**kwargs, "frameskip": 1}
+        return (lambda: prepared(unguarded(make(**kwargs)))), home
     return (lambda: unguarded(make(**kwargs))), home
+
+
+def prepared(env):
+    """Returns a game of the Arcade Learning Environment as Machado et al. (2018) prepare it; frames are stacked by the parent."""
+    from gymnasium.wrappers import AtariPreprocessing
+
+    try:
+        return AtariPreprocessing(env)
+    except (ImportError, gym.error.DependencyNotInstalled) as error:
+        raise Refused(f"Gymnasium's AtariPreprocessing needs OpenCV ({error}): {sys.executable} -m pip install opencv-python-headless")
 
 
 def parameters(function):

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::{finish, python, rl, text};
+use crate::harness::{finish, python, python_with, rl, text};
 use rl_envs::catalog::{Entry, Limits};
+use rl_envs::wrappers::Wrappers;
 use rl_envs::{
     ActionSpace, Actions, BlockingEnv as _, Dtype, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Space, Spaces, Steps,
     VecEnv,
@@ -68,7 +69,9 @@ fn floats(value: &Value) -> Vec<f64> {
 #[test]
 fn a_worker_takes_the_steps_of_gymnasium_s_own_loop_bit_for_bit() {
     let Some(python) = python() else { return };
-    for (id, n_steps) in [
+    // A game of Pong may take longer.
+    let atari = python_with("ale_py, cv2", "RL_REQUIRE_GYM").map(|_| ("ALE/Pong-v5", 30));
+    for (id, n_steps) in atari.into_iter().chain([
         ("CartPole-v1", 300),
         ("Pendulum-v1", 250),
         ("Acrobot-v1", 60),
@@ -84,7 +87,7 @@ fn a_worker_takes_the_steps_of_gymnasium_s_own_loop_bit_for_bit() {
         ("Spaces-board-v0", 40),
         ("Spaces-bytes-v0", 40),
         ("Spaces-among-v0", 40),
-    ] {
+    ]) {
         let (entry, n, seed) = (open(id, &json!({})), 3, 11);
         let mut envs = entry.slices(n, 1, 1).unwrap().remove(0);
         let (space, d, a) = (entry.spaces().obs, envs.observation_space().len(), envs.action_space().len());
@@ -142,7 +145,7 @@ fn a_worker_takes_the_steps_of_gymnasium_s_own_loop_bit_for_bit() {
                 }
             }
         }
-        assert!(ends > 0 || ["Acrobot-v1", "Taxi-v4"].contains(&id), "{id}: episodes end");
+        assert!(ends > 0 || ["Acrobot-v1", "Taxi-v4", "ALE/Pong-v5"].contains(&id), "{id}: episodes end");
         assert_eq!(steps.masks.is_some(), id == "Taxi-v4");
     }
 }
@@ -176,7 +179,7 @@ fn categories_cross_the_socket_as_numbers() {
 
 /// Opens an environment with the settings `env.keys` and `env.normalize_images`.
 fn open_with(id: &str, keys: &str, normalize_images: bool) -> Result<Entry, rl_runtime::Error> {
-    let settings = WorkerConfig { keys: keys.into(), normalize_images };
+    let settings = WorkerConfig { keys: keys.into(), normalize_images, ..WorkerConfig::default() };
     gym(&format!("tests.worker_envs:{id}"), &WorkerOptions { settings, python: python(), ..WorkerOptions::default() })
 }
 
@@ -239,7 +242,7 @@ fn several_inputs_are_learnt_from_with_convolutions_that_fit_them() {
     let dir = tempfile::tempdir().unwrap();
     let run = |name: &str, settings: &[&str]| {
         let dir = dir.path().join(name);
-        let trained = train("Spaces-parts-v0", &json!({}), settings, &dir);
+        let trained = train("Spaces-parts-v0", &json!({}), &[settings, &["ppo.n_epochs=1"]].concat(), &dir);
         (trained, checkpoint::config(&dir, false).unwrap().net)
     };
     let (one, net) = run("one", &["workers=1"]);
@@ -257,6 +260,38 @@ fn several_inputs_are_learnt_from_with_convolutions_that_fit_them() {
         output.status.code() == Some(2) && said.contains("convolutions over a part of an observation (arm.joints, "),
         "{said}"
     );
+}
+
+#[test]
+fn frames_of_workers_are_stacked() {
+    if python().is_none() {
+        return;
+    }
+    let wrappers = Wrappers { frame_stack: 3, ..Wrappers::default() };
+    let (plain, entry) = (open("Spaces-image-v0", &json!({})), open("Spaces-image-v0", &json!({})).wrapped(wrappers));
+    assert_eq!((entry.spaces().obs.shape(), entry.spaces().obs.stack()), (&[9, 6, 5][..], 3));
+    let frames = |entry: &Entry| {
+        let mut envs = entry.slices(2, 1, 1).unwrap().remove(0);
+        let (mut steps, d) = (Steps::new(&*envs), envs.observation_space().len());
+        envs.reset(7, &mut steps).unwrap();
+        let mut seen = vec![f32s(&steps.obs, 1, d)];
+        while !steps.done(1) {
+            envs.step(&mut steps).unwrap();
+            seen.push(f32s(if steps.done(1) { &steps.final_obs } else { &steps.obs }, 1, d));
+        }
+        seen
+    };
+    let (frames, stacks) = (frames(&plain), frames(&entry));
+    assert_eq!(frames.len(), stacks.len());
+    for (t, stack) in stacks.iter().enumerate() {
+        let expected: Vec<f32> = (0..3).flat_map(|back| frames[t.saturating_sub(2 - back)].clone()).collect();
+        assert_eq!(*stack, expected, "step {t}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let run = |name: &str, setting: &str| {
+        train("Spaces-image-v0", &json!({}), &["env.frame_stack=2", "env.reward_clip=0.5", setting], &dir.path().join(name))
+    };
+    assert_eq!(run("one", "workers=1"), run("two", "workers=2"));
 }
 
 #[test]
@@ -912,10 +947,14 @@ fn presets_of_gymnasium_s_environments_are_allowed() {
         return;
     }
     let presets: Vec<_> = PRESETS.iter().filter(|(env, ..)| env.starts_with(GYM)).collect();
-    assert_eq!(presets.len(), 2);
+    assert_eq!(presets.len(), 4);
     for (env, algo, _) in presets {
         // Spaces of the same kind, from environments that Gymnasium has without further packages.
-        let like = if env.contains("HalfCheetah") { "Pendulum-v1" } else { "CartPole-v1" };
+        let like = match env {
+            env if env.contains("HalfCheetah") => "Pendulum-v1",
+            env if env.contains("ALE") => "Spaces-frame-v0",
+            _ => "CartPole-v1",
+        };
         let entry = Entry::outside(env, "", open(like, &json!({})).batches().unwrap());
         let config = Layers::default().resolve(&entry, *algo).unwrap();
         assert_ne!(config.algo, AlgoConfig::new(*algo), "{env}");
