@@ -50,6 +50,9 @@ def flat(space, obs):
         return np.concatenate([flat(part, obs[key]) for key, part in parts])
     if isinstance(space, (kinds.Discrete, kinds.MultiDiscrete)):
         return kinds.flatten(space, obs).astype(np.float32)
+    if isinstance(space, kinds.Box) and len(space.shape) == 3:
+        if np.all(space.low == 0) and np.all(space.high == (255 if space.dtype == np.uint8 else 1)):
+            raise SystemExit("this script does not play pictures")
     return np.asarray(obs, np.float32).ravel()
 
 
@@ -72,6 +75,8 @@ class Policy:
         for key, plain in (("conv", []), ("normalize_obs", False)):
             if config.get(key, plain) != plain:
                 raise SystemExit(f"{checkpoint}: {key} is {config[key]}, which this script does not play")
+        if isinstance(config["env"], dict) and config["env"].get("keys"):
+            raise SystemExit(f"{checkpoint}: env.keys is {config['env']['keys']}, which this script does not play")
         self.params = tensors(checkpoint / "params.safetensors")
         self.activation = ACTIVATIONS[config["activation"]]
         self.head = "actor" if config["algo"] in ("ppo", "a2c") else "advantage" if config["dqn"]["dueling"] else "q"

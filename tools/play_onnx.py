@@ -30,14 +30,16 @@ def flat(space, obs):
 
 
 def is_picture(space):
-    """Returns true for bytes from 0 to 255 in two or three dimensions."""
-    is_bytes = isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
-    return is_bytes and np.all(space.low == 0) and np.all(space.high == 255)
+    """Returns true for bytes from 0 to 255 in two or three dimensions, and floats from 0 to 1 in three."""
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+        return False
+    most = 255 if space.dtype == np.uint8 else 1 if space.dtype.kind == "f" and len(space.shape) == 3 else None
+    return most is not None and np.all(space.low == 0) and np.all(space.high == most)
 
 
 def numbers(space, obs):
     """Flattens one part of a Dict or Tuple observation; pictures are scaled."""
-    return np.ravel(flat(space, obs)).astype(np.float32) / np.float32(255 if is_picture(space) else 1)
+    return np.ravel(flat(space, obs)).astype(np.float32) / np.float32(255 if is_picture(space) and space.dtype == np.uint8 else 1)
 
 
 def legal(env, obs, info):

@@ -261,6 +261,10 @@ impl Entry {
         match &self.kind {
             Kind::Stepped(stepped) => (stepped.bytes)(&self.wrappers),
             Kind::Blocking { bytes, .. } => *bytes,
+            Kind::Outside(batches) if self.wrappers.frame_stack > 1 => {
+                let frame = batches.spaces().obs;
+                (self.wrappers.frame_stack + 2) * frame.len() * frame.dtype().size()
+            }
             Kind::Outside(_) => 0,
         }
     }

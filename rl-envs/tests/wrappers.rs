@@ -7,7 +7,7 @@ use rl_envs::wrappers::{
     TimeLimitState, time_preprocessing,
 };
 use rl_envs::{
-    Action, ActionSpace, Actions, Canvas, Element, Env, Error, ObsRows, Pool, PooledVecEnv, Purpose, Rng, Space, Step,
+    Action, ActionSpace, Actions, Canvas, Element, Env, Error, ObsRows, Part, Pool, PooledVecEnv, Purpose, Rng, Space, Step,
     StepSlicesMut, Steps, SyncVecEnv, VecEnv,
 };
 use serde::{Deserialize, Serialize};
@@ -384,6 +384,16 @@ fn stacks_of_a_batch_are_those_of_each_of_its_environments() {
 fn a_stack_is_k_times_as_long_in_its_first_axis() {
     let space = FrameStack::new(planes(), 3).observation_space();
     assert_eq!((space.shape(), space.scale(), space.high()), (&[6, 2, 1][..], 0.005, &[200.0; 12][..]));
+    let parts = |shapes: &[&[usize]]| {
+        let part = |(i, shape): (usize, &&[usize])| Part { name: i.to_string(), shape: shape.to_vec() };
+        shapes.iter().enumerate().map(part).collect::<Vec<_>>()
+    };
+    let pictures = Space::vector(&[0.0; 12], &[1.0; 12]).with_parts(&parts(&[&[3, 2, 2]])).stacked(4);
+    assert_eq!(pictures.parts(), parts(&[&[12, 2, 2]]));
+    let mixed = Space::vector(&[0.0; 6], &[1.0; 6]).with_parts(&parts(&[&[1, 2, 2], &[2]]));
+    assert_eq!(mixed.stacked(1), mixed);
+    let names: Vec<_> = mixed.stacked(2).parts().iter().map(|part| part.name.clone()).collect();
+    assert_eq!(names, ["0.0", "0.1", "1.0", "1.1"]);
     let space = Space::vector(&[0.0, -1.0], &[1.0, 2.0]).stacked(2);
     let twice: (&[usize], &[f32], &[f32]) = (&[4], &[0.0, -1.0, 0.0, -1.0], &[1.0, 2.0, 1.0, 2.0]);
     assert_eq!((space.shape(), space.low(), space.high()), twice);

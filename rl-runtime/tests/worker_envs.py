@@ -72,6 +72,8 @@ PARTS = {
 for name, space in {
     "parts": spaces.Dict(PARTS),
     "freely": spaces.Dict({**PARTS, "mission": Freely(go_to, COLORS_AND_THINGS)}),
+    "empty": spaces.Dict(none=spaces.Box(-1, 1, (0,)), flat=spaces.Box(0, 255, (0, 5), np.uint8), x=spaces.Box(-1, 1, (2,))),
+    "twice": spaces.Dict({"a": spaces.Dict(b=spaces.Box(-1, 1, (1,))), "a.b": spaces.Box(-1, 1, (2,))}),
     "depth": PARTS["depth"],
     "frame": spaces.Box(0, 255, (84, 84), np.uint8),
     "f32": spaces.Box(-np.inf, np.inf, (3,), np.float32),

@@ -50,7 +50,8 @@ usage: cargo xtask <command>
   bench --study NAME
                  measure what settings, environments and threads cost or bring; writes bench/study-NAME.md. a2c: beside
                  Stable-Baselines3, with the use of the processor; envs: steps and seconds to solve CartPole; memory:
-                 what policies that remember learn; recurrent: beside sb3-contrib's RecurrentPPO; python: the
+                 what policies that remember learn; recurrent: beside sb3-contrib's RecurrentPPO; inputs: several inputs
+                 and Atari beside Stable-Baselines3; python: the
                  Python package beside EnvPool, gymnax, Gymnasium, cpprb and TorchRL; replay: a replay memory in a
                  file; sizes: throughput and memory by network, rollout and minibatch; snake: speed and what is learnt; threads: beyond the cores; time: return
                  over wall time beside Stable-Baselines3; vector: time of a step by number of environments, for each way to step

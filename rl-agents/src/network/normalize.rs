@@ -119,20 +119,12 @@ pub(crate) struct Normalizer {
     ///
     /// Empty if all elements are numbers.
     categories: Vec<u32>,
-    /// True for each element that stays as it is; empty if there are none.
-    ///
-    /// Categories do, and pictures that are parts.
-    unchanged: Vec<bool>,
 }
 
 impl Normalizer {
     pub(crate) fn new(space: &Space) -> Self {
-        let (d, categories) = (space.len(), space.categories());
-        let mut unchanged: Vec<_> = space.parts().iter().flat_map(|part| vec![part.picture().is_some(); part.len()]).collect();
-        unchanged.resize(d, false);
-        unchanged.iter_mut().zip(categories).for_each(|(unchanged, &n)| *unchanged |= n > 0);
-        let unchanged = if unchanged.contains(&true) { unchanged } else { Vec::new() };
-        Self { moments: Moments::new(d), mean: vec![0.0; d], inv_std: vec![1.0; d], categories: categories.into(), unchanged }
+        let (d, categories) = (space.len(), space.categories().into());
+        Self { moments: Moments::new(d), mean: vec![0.0; d], inv_std: vec![1.0; d], categories }
     }
 
     pub(crate) fn moments(&self) -> &Moments {
@@ -195,15 +187,15 @@ impl Normalizer {
 
     /// Normalizes the elements of one observation from index `first` on, in place.
     ///
-    /// Categories, and pictures that are parts, stay as they are.
+    /// Categories stay as they are.
     #[inline(always)]
     pub(crate) fn apply(&self, first: usize, obs: &mut [f32]) {
         let normalized = |x: f32, mean: f32, inv_std: f32| math::clamp((x - mean) * inv_std, -LIMIT, LIMIT);
         let all = obs.iter_mut().zip(&self.mean[first..]).zip(&self.inv_std[first..]);
-        if self.unchanged.is_empty() {
+        if self.categories.is_empty() {
             all.for_each(|((x, mean), inv_std)| *x = normalized(*x, *mean, *inv_std));
         } else {
-            let numbers = all.zip(&self.unchanged[first..]).filter(|(_, unchanged)| !**unchanged);
+            let numbers = all.zip(&self.categories[first..]).filter(|(_, n)| **n == 0);
             numbers.for_each(|(((x, mean), inv_std), _)| *x = normalized(*x, *mean, *inv_std));
         }
     }

@@ -143,10 +143,11 @@ impl Space {
     /// ```
     ///
     /// # Panics
-    /// If the elements are bytes, or are not all in one part.
+    /// If the elements are bytes, or are not all in one part, or a part has none.
     #[must_use]
     pub fn with_parts(mut self, parts: &[Part]) -> Self {
         assert!(self.dtype == Dtype::F32 && self.shape.len() == 1, "parts of a vector");
+        assert!(parts.iter().all(|part| part.len() > 0), "elements in every part");
         assert_eq!(parts.iter().map(Part::len).sum::<usize>(), self.len(), "every element in a part");
         self.parts = parts.into();
         self
@@ -242,7 +243,8 @@ impl Space {
 
     /// Returns the space of `k` stacked observations.
     ///
-    /// The first axis is k times as long. Parts are those of each frame, the names of which begin with its index.
+    /// The first axis is k times as long, also that of a picture that is the only part. Several parts are those of each frame;
+    /// their names begin with its index.
     #[must_use]
     pub fn stacked(&self, k: usize) -> Self {
         let mut shape = self.shape.clone();
@@ -250,11 +252,15 @@ impl Space {
         let categories = self.categories.repeat(k);
         let velocities = (0..k).flat_map(|frame| self.velocities.iter().map(move |i| frame * self.len() + i)).collect();
         let (low, high) = (self.low.repeat(k), self.high.repeat(k));
-        let part = |frame: usize, part: &Part| match k {
-            1 => part.clone(),
-            _ => Part { name: format!("{frame}.{}", part.name), shape: part.shape.clone() },
+        let part = |frame: usize, of: &Part| Part { name: format!("{frame}.{}", of.name), shape: of.shape.clone() };
+        let parts = match &self.parts[..] {
+            [Part { name, shape }] => {
+                let first = |(axis, len): (usize, &usize)| if axis == 0 { k * len } else { *len };
+                vec![Part { name: name.clone(), shape: shape.iter().enumerate().map(first).collect() }]
+            }
+            all if k == 1 => all.to_vec(),
+            all => (0..k).flat_map(|frame| all.iter().map(move |of| part(frame, of))).collect(),
         };
-        let parts = (0..k).flat_map(|frame| self.parts.iter().map(move |of| part(frame, of))).collect();
         Self { shape, stack: k * self.stack, low, high, categories, velocities, parts, ..*self }
     }
 

@@ -9,7 +9,7 @@ use rl_agents::NetConfig;
 use rl_envs::catalog::Entry;
 use toml::{Table, Value};
 
-use super::presets::{WORKLOADS, for_pictures, preset};
+use super::presets::{WORKLOADS, for_pictures, named_conv, preset};
 use super::{Config, EnvConfig, Key, Kind, keys};
 use crate::config::algo::{Algo, AlgoConfig};
 use crate::file::{MAX_FILE, read_small};
@@ -139,6 +139,8 @@ impl Layers {
 
     fn set(&mut self, key: &str, value: Value, origin: String, is_from_file: bool) {
         let key = if key == "env.name" { "env" } else { key };
+        let named = value.as_str().filter(|_| key == "conv").and_then(named_conv);
+        let value = named.unwrap_or(value);
         self.settings.insert(key.into(), Setting { value, origin, is_from_file });
     }
 
@@ -296,6 +298,9 @@ impl Config {
     /// Settings that are `given` stay.
     fn see_pictures(&mut self, entry: &Entry, given: impl Fn(&str) -> bool) {
         let spaces = self.wrapped(entry).spaces();
+        if self.learns_on_device() && spaces.obs.parts().len() > 1 {
+            return; // No device has convolutions for a part.
+        }
         let Some(net) = for_pictures(&self.net, &spaces.obs, &given) else { return };
         let shared = NetConfig { shared_trunk: net.shared_trunk || !given("shared_trunk"), ..net.clone() };
         let fits = |net: &NetConfig| self.algo.settings().fits(entry.name, &spaces, net).is_none();

@@ -266,7 +266,7 @@ impl Config {
     }
 
     /// True if a device other than the CPU learns.
-    fn learns_on_device(&self) -> bool {
+    pub(super) fn learns_on_device(&self) -> bool {
         !matches!(self.device(), Device::Auto | Device::Cpu)
     }
 
@@ -434,6 +434,7 @@ impl Config {
             keys.iter().filter_map(|key| table.remove_entry(key.name)).collect::<Table>().try_into()
         }
         let mut env: EnvConfig = table.remove("env").unwrap_or_else(|| Value::Table(Table::new())).try_into()?;
+        catalog::complete_old(&env.name, &mut env.settings);
         env.settings = catalog::complete(&env.name, env.settings)?;
         let (run, net) = (part(&mut table, RunConfig::KEYS)?, part(&mut table, NetConfig::KEYS)?);
         let section: Table = table.remove(algo.name()).unwrap_or_else(|| Value::Table(Table::new())).try_into()?;

@@ -4,6 +4,7 @@ use rl_agents::{Activation, NetConfig};
 use rl_envs::{Dtype, Space};
 
 use crate::config::algo::Algo;
+use crate::sources::worker::GYM;
 
 /// Workloads for any environment: name, TOML.
 ///
@@ -16,7 +17,7 @@ pub const WORKLOADS: &[(&str, &str)] = &[
 
 /// The presets: environment, algorithm, TOML.
 ///
-/// An environment that ends with `*` is any whose name begins like that.
+/// An environment that ends with `*` is any whose name begins like that, without the module of Gymnasium's.
 pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("cartpole", Algo::PPO, include_str!("../../presets/cartpole-ppo.toml")),
     ("cartpole", Algo::A2C, include_str!("../../presets/cartpole-a2c.toml")),
@@ -51,20 +52,36 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
 
 /// Returns the preset of an environment and an algorithm.
 pub(super) fn preset(env: &str, algo: Algo) -> Option<&'static str> {
-    let fits = |of: &str| of.strip_suffix('*').map_or(of == env, |begin| env.starts_with(begin));
+    let of_module = env.strip_prefix(GYM).and_then(|id| id.rsplit_once(':')).map(|(_, id)| format!("{GYM}{id}"));
+    let name = of_module.as_deref().unwrap_or(env);
+    let fits = |of: &str| of.strip_suffix('*').map_or(of == env, |begin| name.starts_with(begin));
     PRESETS.iter().find(|(of, of_algo, _)| *of_algo == algo && fits(of)).map(|(.., toml)| *toml)
+}
+
+/// Convolutions of Nature-DQN (Mnih et al., 2015).
+const NATURE: &[[usize; 3]] = &[[32, 8, 4], [64, 4, 2], [64, 3, 1]];
+
+/// Returns the convolutions of this name, as a setting.
+pub(super) fn named_conv(name: &str) -> Option<toml::Value> {
+    let layer = |layer: &[usize; 3]| toml::Value::Array(layer.map(|size| toml::Value::Integer(size as i64)).into());
+    (name == "nature").then(|| NATURE.iter().map(layer).collect::<Vec<_>>().into())
 }
 
 /// Networks for pictures.
 ///
 /// Minimum number of rows and columns, convolutions, units of a hidden layer.
-/// The first are Nature-DQN's (Mnih et al., 2015), the last those of MiniGrid's guide.
+/// The last are those of MiniGrid's guide.
 const PICTURES: &[(usize, &[[usize; 3]], usize)] = &[
-    (36, &[[32, 8, 4], [64, 4, 2], [64, 3, 1]], 512),
+    (36, NATURE, 512),
     (16, &[[16, 4, 2], [32, 3, 2]], 128),
     (10, &[[16, 3, 1], [32, 3, 1]], 128),
     (4, &[[16, 2, 1], [32, 2, 1], [64, 2, 1]], 128),
 ];
+
+/// Most rows and columns of a picture that convolutions are chosen for.
+///
+/// The hidden layer of larger ones would have more than 25 million weights.
+const LARGEST: usize = 256;
 
 /// Returns the shapes of the pictures in an observation: (channels, rows, columns).
 pub(super) fn pictures(obs: &Space) -> Vec<[usize; 3]> {
@@ -76,9 +93,13 @@ pub(super) fn pictures(obs: &Space) -> Vec<[usize; 3]> {
 
 /// Replaces settings of a network that are not `given` by those for pictures.
 ///
-/// Returns `None` if there are no pictures, or some without room for convolutions.
+/// Returns `None` if there are no pictures, or some that are too small or too large.
 pub(super) fn for_pictures(net: &NetConfig, obs: &Space, given: impl Fn(&str) -> bool) -> Option<NetConfig> {
-    let least = pictures(obs).iter().map(|[_, rows, columns]| *rows.min(columns)).min()?;
+    let pictures = pictures(obs);
+    let least = pictures.iter().map(|[_, rows, columns]| *rows.min(columns)).min()?;
+    if pictures.iter().any(|[_, rows, columns]| *rows.max(columns) > LARGEST) {
+        return None;
+    }
     let (_, conv, units) = PICTURES.iter().find(|(size, ..)| least >= *size)?;
     let mut net = NetConfig { conv: conv.to_vec(), ..net.clone() };
     if !given("hidden") {
@@ -111,6 +132,29 @@ mod tests {
     }
 
     #[test]
+    fn a_preset_fits_names_that_begin_like_its_own_with_and_without_a_module() {
+        let atari = preset("gym:ALE/Pong-v5", Algo::PPO);
+        assert!(atari.is_some_and(|toml| toml.contains("frame_stack = 4")));
+        assert_eq!(preset("gym:ale_py:ALE/Pong-v5", Algo::PPO), atari);
+        assert_eq!((preset("gym:Pong-v5", Algo::PPO), preset("gym:ALE/Pong-v5", Algo::A2C)), (None, None));
+        assert!(preset("snake", Algo::DQN).is_some() && preset("snakes", Algo::DQN).is_none());
+    }
+
+    #[test]
+    fn runs_of_older_versions_keep_their_observations() {
+        let full = crate::Config::new("gym:ALE/Pong-v5", Algo::PPO);
+        assert_eq!(full.env.settings["atari_preprocessing"].as_bool(), Some(true));
+        let mut table = full.table().unwrap();
+        table.insert("env".into(), "gym:ALE/Pong-v5".into());
+        table.insert("algo".into(), "ppo".into());
+        let read = crate::Config::from_toml(&toml::to_string(&table).unwrap(), "config.toml").unwrap();
+        for key in ["atari_preprocessing", "float_images"] {
+            assert_eq!(read.env.settings[key].as_bool(), Some(false), "{key}");
+        }
+        assert_eq!(read.env.settings["normalize_images"].as_bool(), Some(true));
+    }
+
+    #[test]
     fn settings_that_are_given_stay_and_an_algorithm_that_reads_no_pictures_gets_none() {
         let resolve = |env: &str, algo: Algo, settings: &[&str]| {
             let mut layers = Layers::default();
@@ -131,6 +175,9 @@ mod tests {
         assert!(!resolve("snake", Algo::A2C, &["critic_hidden=[7]"]).shared_trunk);
         assert!(!resolve("breakout", Algo::DQN, &[]).shared_trunk && !resolve("breakout", Algo::DQN, &[]).conv.is_empty());
         assert!(resolve("cartpole", Algo::PPO, &[]).conv.is_empty());
+        assert_eq!(for_pictures(&NetConfig::default(), &Space::bytes(&[3, 100, 400], 255, 1.0), |_| false), None);
         assert_eq!(resolve("cartpole", Algo::PPO, &["env.pixels=84"]).conv.len(), 3);
+        let nature = resolve("cartpole", Algo::PPO, &["env.pixels=84", "conv=nature"]);
+        assert_eq!((&nature.conv[..], &nature.hidden[..], nature.activation), (NATURE, &[64, 64][..], Activation::Tanh));
     }
 }

@@ -74,6 +74,17 @@ pub(crate) fn open(name: &str, settings: &Table) -> Option<Result<Entry, toml::d
     find(name).map(|known| (known.entry)(known.complete(settings)))
 }
 
+/// Adds settings that were not yet written when a run or a recording was made.
+///
+/// They have the values under which observations are as they were then.
+pub(crate) fn complete_old(name: &str, settings: &mut Table) {
+    if name.starts_with(GYM) {
+        for key in ["atari_preprocessing", "float_images"] {
+            settings.entry(key).or_insert(false.into());
+        }
+    }
+}
+
 /// Completes the settings of the environment `name`, in the types of its own.
 ///
 /// Settings of an environment that has none stay as they are.

@@ -33,6 +33,7 @@ use crate::config::{Config, EnvConfig, RunConfig};
 use crate::file::{open, refused};
 use crate::pipeline::{Collect, Filled};
 use crate::report::profile::{Phase, Track};
+use crate::sources::catalog;
 
 pub(super) const MAGIC: &[u8; 8] = b"rlrecord";
 /// First bytes of a saved replay memory.
@@ -224,7 +225,12 @@ impl Playback {
         let playback = Self::of(Path::new(offline), spaces, *n_envs)?;
         let (recorded, env) = (&playback.head.env, config.env.to_json());
         // Settings that did not exist when it was recorded have their defaults.
-        let is_other = || serde_json::from_str::<EnvConfig>(recorded).map_or(true, |recorded| recorded != config.env);
+        let is_other = || {
+            let Ok(mut recorded) = serde_json::from_str::<EnvConfig>(recorded) else { return true };
+            catalog::complete_old(&recorded.name, &mut recorded.settings);
+            recorded.settings = catalog::complete(&recorded.name, recorded.settings).unwrap_or_default();
+            recorded != config.env
+        };
         let problem = match playback.source {
             Origin::Record(..) if is_other() => format!("was recorded in {recorded}; the environment is {env}"),
             Origin::Replay(..) if config.traits().replay.is_some_and(|replay| replay.n_step > 1) => {

@@ -60,6 +60,8 @@ rl_agents::settings! {
         ///
         /// Up to 30 no-ops at the start, every fourth frame as the maximum of two, grey, 84 x 84.
         atari_preprocessing: bool = true, Kind::Bool;
+        /// gym: takes three dimensions of floats from 0 to 1 as a picture.
+        float_images: bool = true, Kind::Bool;
         /// gym: divides the bytes of pictures by 255.
         normalize_images: bool = true, Kind::Bool;
     }
@@ -120,12 +122,12 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     let kwargs = if options.kwargs.is_empty() { "{}" } else { &options.kwargs };
     let bad = |error| Error::config(format!("env.kwargs is {kwargs}; it must be a JSON object: {error}"));
     let kwargs: Map<String, Value> = serde_json::from_str(kwargs).map_err(bad)?;
-    let WorkerConfig { keys, atari_preprocessing, normalize_images } = &options.settings;
+    let WorkerConfig { keys, atari_preprocessing, float_images, normalize_images } = &options.settings;
     let keys: Vec<_> = keys.split(',').map(str::trim).filter(|key| !key.is_empty()).collect();
     let ask = json!({
         "protocol": PROTOCOL, "id": id, "kwargs": kwargs, "path": options.path, "render": options.render,
         "spin_us": WORKER_SPIN_US, "keys": keys, "normalize_images": normalize_images,
-        "atari_preprocessing": atari_preprocessing,
+        "atari_preprocessing": atari_preprocessing, "float_images": float_images,
     });
     let Value::Object(ask) = ask else { unreachable!("an object") };
     let start_timeout = options.start_timeout.unwrap_or(START_TIMEOUT);

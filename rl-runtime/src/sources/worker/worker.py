@@ -124,6 +124,10 @@ def describe(space, name=""):
             parts.append(part)
         all_of = lambda key: sum((part[key] for part in parts), [])
         whole = {key: all_of(key) for key in ("low", "high", "categories", "parts")}
+        whole["parts"] = [part for part in whole["parts"] if 0 not in part["shape"]]
+        for i, part in enumerate(whole["parts"]):  # {"a.b": ..} beside {"a": {"b": ..}}
+            while any(part["name"] == other["name"] for other in whole["parts"][:i]):
+                part["name"] += "'"
         return {"dtype": "f32", "shape": [len(whole["low"])], **whole}
     advice = "make numbers of them in a gymnasium.ObservationWrapper"
     if isinstance(space, spaces.Dict):
@@ -158,9 +162,10 @@ def vocabulary(space):
 
 def is_picture(space):
     """True for 2 or 3 dimensions of bytes that may have any value, or of floats from 0 to 1; other bytes are numbers."""
-    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3) or 0 in space.shape:
         return False
-    most = 255 if space.dtype == np.uint8 else 1 if space.dtype.kind == "f" and len(space.shape) == 3 else None
+    is_float = float_images and space.dtype.kind == "f" and len(space.shape) == 3
+    most = 255 if space.dtype == np.uint8 else 1 if is_float else None
     return most is not None and bool(np.all(space.low == 0) and np.all(space.high == most))
 
 
@@ -345,17 +350,20 @@ def find(ask):
     if ask["render"] and is_drawn(maker):
         kwargs = {**kwargs, "render_mode": "rgb_array"}
     if ask["atari_preprocessing"] and name.startswith("ALE/") and kwargs.get("obs_type", "rgb") == "rgb":
+        frames = kwargs.get("frameskip", 4)
+        if not isinstance(frames, int):
+            raise Refused(f"frameskip is {frames}; env.atari_preprocessing takes every nth frame: name n, or turn it off")
         kwargs = {**kwargs, "frameskip": 1}
-        return (lambda: prepared(unguarded(make(**kwargs)))), home
+        return (lambda: prepared(unguarded(make(**kwargs)), frames)), home
     return (lambda: unguarded(make(**kwargs))), home
 
 
-def prepared(env):
+def prepared(env, frames):
     """Returns a game of the Arcade Learning Environment as Machado et al. (2018) prepare it; frames are stacked by the parent."""
     from gymnasium.wrappers import AtariPreprocessing
 
     try:
-        return AtariPreprocessing(env)
+        return AtariPreprocessing(env, frame_skip=frames)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise Refused(f"Gymnasium's AtariPreprocessing needs OpenCV ({error}): {sys.executable} -m pip install opencv-python-headless")
 
@@ -671,13 +679,14 @@ def main():
         if ask["protocol"] != PROTOCOL:
             raise ValueError(f"this worker speaks version {PROTOCOL} of the protocol, not {ask['protocol']}")
         at = "import"
-        global np, gym, spaces, most_of_byte  # the number that a learner reads as 1
+        global np, gym, spaces, float_images, most_of_byte  # the number that a learner reads as 1
         import numpy as np, gymnasium as gym
 
         if [int(part) for part in gym.__version__.split(".")[:2]] < [0, 29]:
             raise ImportError(f"Gymnasium {gym.__version__} is too old; 0.29 or later is needed")
         from gymnasium import spaces
 
+        float_images = ask["float_images"]
         most_of_byte = 255 if ask["normalize_images"] else 1
         at = "find"
         make, home = find(ask)

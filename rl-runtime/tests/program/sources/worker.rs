@@ -199,6 +199,12 @@ fn parts_of_an_observation_keep_their_names_and_shapes() {
     assert_eq!(parts(&space("Spaces-parts-v0", "view, mission")), [part("mission", &[1]), part("view", &[3, 6, 5])]);
     assert_eq!(parts(&space("Spaces-depth-v0", "")), [part("picture", &[2, 7, 8])]);
 
+    assert_eq!(parts(&space("Spaces-empty-v0", "")), [part("x", &[2])]);
+    assert_eq!(parts(&space("Spaces-twice-v0", "")), [part("a.b", &[1]), part("a.b'", &[2])]);
+    let settings = WorkerConfig { float_images: false, ..WorkerConfig::default() };
+    let options = WorkerOptions { settings, python: python(), ..WorkerOptions::default() };
+    assert_eq!(parts(&gym("tests.worker_envs:Spaces-depth-v0", &options).unwrap().spaces().obs), []);
+
     let refused = |id: &str, keys: &str| open_with(id, keys, true).unwrap_err().to_string();
     let error = refused("Spaces-freely-v0", "");
     assert!(error.contains("leave out 'mission' by --set env.keys=arm,depth,view"), "{error}");
@@ -259,6 +265,27 @@ fn several_inputs_are_learnt_from_with_convolutions_that_fit_them() {
     assert!(
         output.status.code() == Some(2) && said.contains("convolutions over a part of an observation (arm.joints, "),
         "{said}"
+    );
+}
+
+#[test]
+fn games_of_atari_are_prepared_unless_their_own_pictures_are_asked_for() {
+    let Some(python) = python_with("ale_py, cv2", "RL_REQUIRE_GYM") else { return };
+    let open = |atari_preprocessing: bool, kwargs: Value| {
+        let settings = WorkerConfig { atari_preprocessing, ..WorkerConfig::default() };
+        let options =
+            WorkerOptions { settings, kwargs: kwargs.to_string(), python: Some(python.clone()), ..WorkerOptions::default() };
+        gym("ALE/Pong-v5", &options)
+    };
+    let shape = |atari: bool, kwargs: Value| open(atari, kwargs).unwrap().spaces().obs.shape().to_vec();
+    assert_eq!(shape(true, json!({})), [1, 84, 84]);
+    assert_eq!(shape(true, json!({"frameskip": 5})), [1, 84, 84]);
+    assert_eq!(shape(false, json!({})), [3, 210, 160]);
+    assert_eq!(shape(true, json!({"obs_type": "ram"})), [128]);
+    let error = open(true, json!({"frameskip": [2, 5]})).unwrap_err();
+    assert!(
+        error.exit_code() == 2 && error.to_string().contains("frameskip is [2, 5]; env.atari_preprocessing takes every"),
+        "{error}"
     );
 }
 

@@ -5,10 +5,10 @@
 mod a2c;
 mod envs;
 mod export;
+mod in_turn;
 mod memory;
 mod programs;
 mod python;
-mod recurrent;
 mod replay;
 mod sizes;
 mod snake;
@@ -26,13 +26,14 @@ use crate::bench::study::programs::Study;
 type Measure = fn(&Study<'_>) -> Result<()>;
 
 /// All studies by name; true if they run in the peers' Python.
-const STUDIES: [(&str, bool, Measure); 12] = [
+const STUDIES: [(&str, bool, Measure); 13] = [
     ("a2c", true, a2c::measure),
     ("envs", false, envs::measure),
     ("export", false, export::measure),
+    ("inputs", true, in_turn::inputs),
     ("memory", false, memory::measure),
     ("python", false, python::measure),
-    ("recurrent", true, recurrent::measure),
+    ("recurrent", true, in_turn::recurrent),
     ("replay", false, replay::measure),
     ("sizes", false, sizes::measure),
     ("snake", false, snake::measure),

@@ -100,7 +100,7 @@ pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode
             "{of}: a policy with memory cannot be exported yet; its parameters are in the checkpoint"
         )));
     }
-    if !config.net.conv.is_empty() && spaces.obs.parts().len() > 1 {
+    if !config.net.conv.is_empty() && !spaces.obs.parts().is_empty() {
         let parts: Vec<_> = spaces.obs.parts().iter().map(|part| &*part.name).collect();
         return Err(Error::config(format!(
             "{of}: a policy with convolutions over a part of an observation ({}) cannot be exported yet; its parameters are in the \
