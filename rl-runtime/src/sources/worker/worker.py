@@ -1,5 +1,6 @@
 # Worker of `rl`: steps k Gymnasium environments on request. docs/worker-protocol.md describes the messages.
 # Runs as `PYTHON -c SCRIPT`; file descriptor 0 is a Unix stream socket, 2 is the log.
+# No line may run pip as a module: pyenv finds that in the arguments of its shim, and forks, so that the keeper is not the parent.
 import os, sys
 
 sys.path[:] = filter(None, sys.path)  # "" is the current directory, whose json.py is not the library's
@@ -365,7 +366,7 @@ def prepared(env, frames):
     try:
         return AtariPreprocessing(env, frame_skip=frames)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
-        raise Refused(f"Gymnasium's AtariPreprocessing needs OpenCV ({error}): {sys.executable} -m pip install opencv-python-headless")
+        raise Refused(f"Gymnasium's AtariPreprocessing needs OpenCV ({error}): install the package opencv-python-headless")
 
 
 def parameters(function):
