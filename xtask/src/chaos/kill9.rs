@@ -36,7 +36,7 @@ const CASES: [(&str, &str); 8] = [
     ),
     (
         "DQN, frames",
-        "breakout --algo dqn --set dqn.buffer_size=500 --set dqn.learning_starts=100 --set dqn.save_replay=true --set dqn.n_steps=3",
+        "breakout --algo dqn --set conv=[] --set dqn.buffer_size=500 --set dqn.learning_starts=100 --set dqn.save_replay=true --set dqn.n_steps=3",
     ),
 ];
 const LIMIT: Duration = Duration::from_secs(120);
