@@ -43,7 +43,7 @@ const RUNS: [(&str, &str); 9] = [
     ),
     (
         "frames",
-        "breakout --algo dqn --set n_envs=2 --set dqn.buffer_size=60 --set dqn.learning_starts=16 --set dqn.train_freq=4 --set \
+        "breakout --algo dqn --set conv=[] --set n_envs=2 --set dqn.buffer_size=60 --set dqn.learning_starts=16 --set dqn.train_freq=4 --set \
          dqn.gradient_steps=1 --set dqn.batch_size=8 --set dqn.save_replay=true --set dqn.n_steps=3",
     ),
     (
