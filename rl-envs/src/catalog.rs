@@ -176,7 +176,7 @@ impl Entry {
 
     /// Creates an entry for environments that `batches` makes.
     ///
-    /// Of the wrappers, only stacked frames and clipped rewards apply to these environments.
+    /// These environments take two of the wrappers: stacked frames and clipped rewards.
     #[must_use]
     pub fn outside(name: &'static str, about: &'static str, batches: &'static dyn Batches) -> Self {
         Self { name, about, wrappers: PLAIN, twinned: false, kind: Kind::Outside(batches) }

@@ -87,7 +87,6 @@ impl InputRuns {
 
     /// Number of inputs before input `i` without padding.
     fn real_before(&self, i: usize) -> usize {
-        // At the end of runs, all of them count, those of the next ones do not.
         let Runs { first, first_real, padded, real } = *self.of(i);
         first_real + (i - first) / padded * real + ((i - first) % padded).min(real)
     }

@@ -79,32 +79,31 @@ pub(crate) fn panels(n: usize) -> usize {
     n.div_ceil(PANEL)
 }
 
-/// Copies `row` to columns of row `s` of a matrix in panels.
+/// Cuts columns of row `s` of a matrix in panels where panels end.
 ///
-/// The panels have `height` rows; the columns are those from `first` on.
+/// The panels have `height` rows; the columns are `len` from `first` on. Yields the range of each piece within the matrix, and
+/// within the columns.
 #[inline(always)]
-pub(crate) fn write_row(row: &[f32], s: usize, first: usize, height: usize, matrix: &mut [f32]) {
+fn pieces(s: usize, first: usize, len: usize, height: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
     let mut at = 0;
-    while at < row.len() {
+    std::iter::from_fn(move || {
         let (p, column) = ((first + at) / PANEL, (first + at) % PANEL);
-        let n = (PANEL - column).min(row.len() - at);
-        matrix[(p * height + s) * PANEL + column..][..n].copy_from_slice(&row[at..at + n]);
+        let (begin, n) = ((p * height + s) * PANEL + column, (PANEL - column).min(len - at));
         at += n;
-    }
+        (n > 0).then_some((begin..begin + n, at - n..at))
+    })
 }
 
-/// Copies columns of row `s` of a matrix in panels to `row`.
-///
-/// The panels have `height` rows; the columns are those from `first` on.
+/// Copies `row` to columns of row `s` of a matrix in panels: see [`pieces`].
+#[inline(always)]
+pub(crate) fn write_row(row: &[f32], s: usize, first: usize, height: usize, matrix: &mut [f32]) {
+    pieces(s, first, row.len(), height).for_each(|(to, from)| matrix[to].copy_from_slice(&row[from]));
+}
+
+/// Copies columns of row `s` of a matrix in panels to `row`: see [`pieces`].
 #[inline(always)]
 pub(crate) fn read_row(matrix: &[f32], s: usize, first: usize, height: usize, row: &mut [f32]) {
-    let mut at = 0;
-    while at < row.len() {
-        let (p, column) = ((first + at) / PANEL, (first + at) % PANEL);
-        let n = (PANEL - column).min(row.len() - at);
-        row[at..at + n].copy_from_slice(&matrix[(p * height + s) * PANEL + column..][..n]);
-        at += n;
-    }
+    pieces(s, first, row.len(), height).for_each(|(from, to)| row[to].copy_from_slice(&matrix[from]));
 }
 
 /// Padded number of columns of panel `p` of a matrix with `n` columns.

@@ -84,7 +84,7 @@ const PICTURES: &[(usize, &[[usize; 3]], usize)] = &[
 const LARGEST: usize = 256;
 
 /// Returns the shapes of the pictures in an observation: (channels, rows, columns).
-pub(super) fn pictures(obs: &Space) -> Vec<[usize; 3]> {
+fn picture_shapes(obs: &Space) -> Vec<[usize; 3]> {
     match (obs.parts(), obs.shape()) {
         ([], &[channels, rows, columns]) if obs.dtype() == Dtype::U8 => vec![[channels, rows, columns]],
         (parts, _) => parts.iter().filter_map(rl_envs::Part::picture).collect(),
@@ -95,7 +95,7 @@ pub(super) fn pictures(obs: &Space) -> Vec<[usize; 3]> {
 ///
 /// Returns `None` if there are no pictures, or some that are too small or too large.
 pub(super) fn for_pictures(net: &NetConfig, obs: &Space, given: impl Fn(&str) -> bool) -> Option<NetConfig> {
-    let pictures = pictures(obs);
+    let pictures = picture_shapes(obs);
     let least = pictures.iter().map(|[_, rows, columns]| *rows.min(columns)).min()?;
     if pictures.iter().any(|[_, rows, columns]| *rows.max(columns) > LARGEST) {
         return None;

@@ -74,9 +74,9 @@ pub(crate) fn open(name: &str, settings: &Table) -> Option<Result<Entry, toml::d
     find(name).map(|known| (known.entry)(known.complete(settings)))
 }
 
-/// Adds settings that were not yet written when a run or a recording was made.
+/// Completes the settings of a run or a recording that an older version wrote.
 ///
-/// They have the values under which observations are as they were then.
+/// Each missing setting gets the value that leaves observations as the older version had them.
 pub(crate) fn complete_old(name: &str, settings: &mut Table) {
     if name.starts_with(GYM) {
         for key in ["atari_preprocessing", "float_images"] {

@@ -85,8 +85,8 @@ pub(crate) struct Conv {
 impl Conv {
     /// Creates layers of [channels, kernel, stride] over a picture.
     ///
-    /// Appends the tensors to `layout` as `conv.NAME0.weight`, `conv.NAME0.bias`,
-    /// ...; `name` is empty or ends with a point.
+    /// Appends the tensors to `layout` as `conv.0.weight`, `conv.0.bias`, ..., with `name` before the number of the layer. It is
+    /// empty or ends with a point.
     pub(crate) fn new(
         layout: &mut Layout,
         name: &str,

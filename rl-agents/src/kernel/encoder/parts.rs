@@ -121,7 +121,7 @@ impl Encoder {
 
     /// Multiplications of one sample's forward pass through convolutions.
     ///
-    /// Of all of them, and of those that read pictures.
+    /// The first number counts all layers, the second the first layer of each picture.
     pub(crate) fn products(&self) -> [usize; 2] {
         [self.convs().flat_map(Conv::products).sum(), self.convs().filter_map(|conv| conv.products().next()).sum()]
     }

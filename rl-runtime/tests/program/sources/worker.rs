@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{finish, python, python_with, rl, text};
 use rl_envs::catalog::{Entry, Limits};
-use rl_envs::wrappers::Wrappers;
 use rl_envs::{
     ActionSpace, Actions, BlockingEnv as _, Dtype, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Space, Spaces, Steps,
     VecEnv,
@@ -21,12 +20,12 @@ use rl_runtime::checkpoint;
 use rl_runtime::config::{Layers, PRESETS};
 use rl_runtime::run_dir::RunDir;
 use rl_runtime::train::Training;
-use rl_runtime::worker::{GYM, WorkerConfig, WorkerOptions, env_seed, exec, gym};
+use rl_runtime::worker::{GYM, WorkerOptions, env_seed, exec, gym};
 use rl_runtime::{Algo, AlgoConfig};
 use serde_json::{Value, json};
 
 /// Opens an environment of Gymnasium, or of `worker_envs.py`.
-fn open(id: &str, kwargs: &Value) -> Entry {
+pub(super) fn open(id: &str, kwargs: &Value) -> Entry {
     try_open(id, kwargs).unwrap()
 }
 
@@ -41,7 +40,7 @@ fn open_own(name: &str, kwargs: &Value) -> Result<Entry, rl_runtime::Error> {
     try_open(&format!("tests.worker_envs:{name}"), kwargs)
 }
 
-fn numbers(rows: &ObsRows, i: usize, d: usize) -> Vec<f64> {
+pub(super) fn numbers(rows: &ObsRows, i: usize, d: usize) -> Vec<f64> {
     match rows {
         ObsRows::F32(rows) => rows[i * d..][..d].iter().map(|&x| f64::from(x)).collect(),
         ObsRows::U8(rows) => rows[i * d..][..d].iter().map(|&x| f64::from(x)).collect(),
@@ -58,7 +57,7 @@ fn flat(space: &Space, row: &[f64]) -> Vec<f64> {
     row.iter().enumerate().flat_map(of).collect()
 }
 
-fn f32s(rows: &ObsRows, i: usize, d: usize) -> Vec<f32> {
+pub(super) fn f32s(rows: &ObsRows, i: usize, d: usize) -> Vec<f32> {
     numbers(rows, i, d).into_iter().map(|x| x as f32).collect()
 }
 
@@ -177,150 +176,6 @@ fn categories_cross_the_socket_as_numbers() {
     assert!(error.contains("element 0 of the observations is one of 33554432 categories"), "{error}");
 }
 
-/// Opens an environment with the settings `env.keys` and `env.normalize_images`.
-fn open_with(id: &str, keys: &str, normalize_images: bool) -> Result<Entry, rl_runtime::Error> {
-    let settings = WorkerConfig { keys: keys.into(), normalize_images, ..WorkerConfig::default() };
-    gym(&format!("tests.worker_envs:{id}"), &WorkerOptions { settings, python: python(), ..WorkerOptions::default() })
-}
-
-#[test]
-fn parts_of_an_observation_keep_their_names_and_shapes() {
-    if python().is_none() {
-        return;
-    }
-    let space = |id: &str, keys: &str| open_with(id, keys, true).unwrap().spaces().obs;
-    let parts = |space: &Space| space.parts().iter().map(|part| (part.name.clone(), part.shape.clone())).collect::<Vec<_>>();
-    let part = |name: &str, shape: &[usize]| (name.to_string(), shape.to_vec());
-    let all = space("Spaces-parts-v0", "");
-    let of_arm = [part("arm.joints", &[2]), part("arm.closed", &[1])];
-    let expected = [&of_arm[..], &[part("depth", &[2, 7, 8]), part("mission", &[1]), part("view", &[3, 6, 5])]].concat();
-    assert_eq!(parts(&all), expected);
-    assert_eq!((all.len(), all.n_inputs()), (2 + 1 + 112 + 1 + 90, 2 + 2 + 112 + 6 + 90));
-    assert_eq!(parts(&space("Spaces-parts-v0", "view, mission")), [part("mission", &[1]), part("view", &[3, 6, 5])]);
-    assert_eq!(parts(&space("Spaces-depth-v0", "")), [part("picture", &[2, 7, 8])]);
-
-    assert_eq!(parts(&space("Spaces-empty-v0", "")), [part("x", &[2])]);
-    assert_eq!(parts(&space("Spaces-twice-v0", "")), [part("a.b", &[1]), part("a.b'", &[2])]);
-    let settings = WorkerConfig { float_images: false, ..WorkerConfig::default() };
-    let options = WorkerOptions { settings, python: python(), ..WorkerOptions::default() };
-    assert_eq!(parts(&gym("tests.worker_envs:Spaces-depth-v0", &options).unwrap().spaces().obs), []);
-
-    let refused = |id: &str, keys: &str| open_with(id, keys, true).unwrap_err().to_string();
-    let error = refused("Spaces-freely-v0", "");
-    assert!(error.contains("leave out 'mission' by --set env.keys=arm,depth,view"), "{error}");
-    assert_eq!(space("Spaces-freely-v0", "arm,view").len(), 93);
-    let error = refused("Spaces-parts-v0", "arm,vew");
-    assert!(
-        error.contains("env.keys has 'vew', which is no part of the observations; there are arm, depth, mission, view"),
-        "{error}"
-    );
-    let error = refused("Spaces-f32-v0", "arm");
-    assert!(error.contains("env.keys names parts of a Dict, but observations are Box"), "{error}");
-}
-
-#[test]
-fn pictures_among_parts_are_planes_that_are_divided_by_255_unless_asked_otherwise() {
-    if python().is_none() {
-        return;
-    }
-    let seen = |normalize_images: bool| {
-        let mut envs = open_with("Spaces-parts-v0", "", normalize_images).unwrap().slices(1, 1, 1).unwrap().remove(0);
-        let mut steps = Steps::new(&*envs);
-        envs.reset(1, &mut steps).unwrap();
-        assert_eq!(envs.observation_space().high()[205], if normalize_images { 1.0 } else { 255.0 });
-        numbers(&steps.obs, 0, 206)
-    };
-    let (scaled, bytes) = (seen(true), seen(false));
-    assert_eq!(scaled[..116], bytes[..116]);
-    assert!((0.0..=1.0).contains(&scaled[3]) && (0.0..6.0).contains(&scaled[115]));
-    for (x, byte) in scaled[116..].iter().zip(&bytes[116..]) {
-        assert!(byte.fract() == 0.0 && (*x - byte / 255.0).abs() < 1e-7, "{x}, {byte}");
-    }
-    assert!(bytes[116..].iter().any(|byte| *byte > 200.0));
-    assert_eq!(open_with("Spaces-image-v0", "", false).unwrap().spaces().obs.scale(), 1.0);
-}
-
-#[test]
-fn several_inputs_are_learnt_from_with_convolutions_that_fit_them() {
-    if python().is_none() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let run = |name: &str, settings: &[&str]| {
-        let dir = dir.path().join(name);
-        let trained = train("Spaces-parts-v0", &json!({}), &[settings, &["ppo.n_epochs=1"]].concat(), &dir);
-        (trained, checkpoint::config(&dir, false).unwrap().net)
-    };
-    let (one, net) = run("one", &["workers=1"]);
-    assert_eq!((net.conv, net.hidden, net.shared_trunk), (vec![[16, 2, 1], [32, 2, 1], [64, 2, 1]], vec![8], true));
-    assert_eq!(run("three", &["workers=3"]).0, one, "threads and workers change no bit");
-    assert_eq!(run("dense", &["conv=[]"]).1.activation, rl_agents::Activation::Tanh);
-    let memory = run("memory", &["memory=gru", "normalize_obs=true", "ppo.batch_size=80"]).0;
-    assert!(memory.1.iter().all(|x| x.is_finite()) && memory.1.len() > one.1.len());
-    let Some(python) = python() else { return };
-    let mut export = rl(&["export", "--as", "c", "--trust"]);
-    let export = export.arg(dir.path().join("one")).env("RL_PYTHON", &python).env("PYTHONPATH", with_tests());
-    let output = finish(export.current_dir(dir.path()));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.code() == Some(2) && said.contains("convolutions over a part of an observation (arm.joints, "),
-        "{said}"
-    );
-}
-
-#[test]
-fn games_of_atari_are_prepared_unless_their_own_pictures_are_asked_for() {
-    let Some(python) = python_with("ale_py, cv2", "RL_REQUIRE_GYM") else { return };
-    let open = |atari_preprocessing: bool, kwargs: Value| {
-        let settings = WorkerConfig { atari_preprocessing, ..WorkerConfig::default() };
-        let options =
-            WorkerOptions { settings, kwargs: kwargs.to_string(), python: Some(python.clone()), ..WorkerOptions::default() };
-        gym("ALE/Pong-v5", &options)
-    };
-    let shape = |atari: bool, kwargs: Value| open(atari, kwargs).unwrap().spaces().obs.shape().to_vec();
-    assert_eq!(shape(true, json!({})), [1, 84, 84]);
-    assert_eq!(shape(true, json!({"frameskip": 5})), [1, 84, 84]);
-    assert_eq!(shape(false, json!({})), [3, 210, 160]);
-    assert_eq!(shape(true, json!({"obs_type": "ram"})), [128]);
-    let error = open(true, json!({"frameskip": [2, 5]})).unwrap_err();
-    assert!(
-        error.exit_code() == 2 && error.to_string().contains("frameskip is [2, 5]; env.atari_preprocessing takes every"),
-        "{error}"
-    );
-}
-
-#[test]
-fn frames_of_workers_are_stacked() {
-    if python().is_none() {
-        return;
-    }
-    let wrappers = Wrappers { frame_stack: 3, ..Wrappers::default() };
-    let (plain, entry) = (open("Spaces-image-v0", &json!({})), open("Spaces-image-v0", &json!({})).wrapped(wrappers));
-    assert_eq!((entry.spaces().obs.shape(), entry.spaces().obs.stack()), (&[9, 6, 5][..], 3));
-    let frames = |entry: &Entry| {
-        let mut envs = entry.slices(2, 1, 1).unwrap().remove(0);
-        let (mut steps, d) = (Steps::new(&*envs), envs.observation_space().len());
-        envs.reset(7, &mut steps).unwrap();
-        let mut seen = vec![f32s(&steps.obs, 1, d)];
-        while !steps.done(1) {
-            envs.step(&mut steps).unwrap();
-            seen.push(f32s(if steps.done(1) { &steps.final_obs } else { &steps.obs }, 1, d));
-        }
-        seen
-    };
-    let (frames, stacks) = (frames(&plain), frames(&entry));
-    assert_eq!(frames.len(), stacks.len());
-    for (t, stack) in stacks.iter().enumerate() {
-        let expected: Vec<f32> = (0..3).flat_map(|back| frames[t.saturating_sub(2 - back)].clone()).collect();
-        assert_eq!(*stack, expected, "step {t}");
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let run = |name: &str, setting: &str| {
-        train("Spaces-image-v0", &json!({}), &["env.frame_stack=2", "env.reward_clip=0.5", setting], &dir.path().join(name))
-    };
-    assert_eq!(run("one", "workers=1"), run("two", "workers=2"));
-}
-
 #[test]
 fn an_observation_that_is_no_category_is_a_fault_that_names_the_value_and_the_bounds() {
     if python().is_none() {
@@ -409,7 +264,7 @@ fn categories_train_alike_on_the_cpu_and_on_a_device() {
 }
 
 /// Search path of Python with this crate in front.
-fn with_tests() -> String {
+pub(super) fn with_tests() -> String {
     with_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
 }
 
@@ -632,7 +487,7 @@ fn a_worker_that_fails_is_replaced_and_its_environments_start_again() {
 }
 
 /// Trains, and returns the run's episodes and parameters.
-fn train(id: &str, kwargs: &Value, settings: &[&str], dir: &Path) -> (u64, Vec<f32>) {
+pub(super) fn train(id: &str, kwargs: &Value, settings: &[&str], dir: &Path) -> (u64, Vec<f32>) {
     let entry = open(id, kwargs);
     let mut layers = Layers::default();
     let small = ["steps=480", "n_envs=4", "threads=2", "hidden=[8]", "eval_episodes=3", "ppo.n_steps=40", "ppo.batch_size=40"];

@@ -84,8 +84,8 @@ pub(crate) fn recurrent(study: &Study<'_>) -> Result<()> {
         ("CartPole-v1 without velocities", "cartpole --set env.hide=velocities", "CartPole-v1 1,3"),
         ("Pendulum-v1", "gym:Pendulum-v1", "Pendulum-v1 -"),
     ] {
-        let case = Pairing { what, steps: STEPS, ours: format!("{ours} {RECURRENT}"), theirs };
-        text += &case.row(study, "train_recurrent.py", 1)?;
+        let pairing = Pairing { what, steps: STEPS, ours: format!("{ours} {RECURRENT}"), theirs };
+        text += &pairing.row(study, "train_recurrent.py", 1)?;
     }
     study.write(&text, None)
 }
@@ -114,8 +114,8 @@ pub(crate) fn inputs(study: &Study<'_>) -> Result<()> {
             "robot [[16,4,2],[32,3,2]] 1",
         ),
     ] {
-        let case = Pairing { what, steps, ours: format!("{ours} {INPUTS}"), theirs };
-        text += &case.row(study, "train_inputs.py", 2)?;
+        let pairing = Pairing { what, steps, ours: format!("{ours} {INPUTS}"), theirs };
+        text += &pairing.row(study, "train_inputs.py", 2)?;
     }
     let mut found = Found::default();
     for seed in 0..3 {
