@@ -48,8 +48,9 @@ pub(crate) fn wait(mut child: Child) -> Output {
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if begin.elapsed() > TIME_LIMIT {
+            let command = fs::read_to_string(format!("/proc/{}/cmdline", child.id())).unwrap_or_default();
             child.kill().unwrap();
-            panic!("it hangs");
+            panic!("it hangs: {}", command.replace('\0', " "));
         }
         std::thread::sleep(Duration::from_millis(2));
     }
