@@ -111,6 +111,17 @@ impl Canvas {
         self.pixels.chunks_exact_mut(3).for_each(|pixel| pixel.copy_from_slice(&color));
     }
 
+    /// Draws square boards of 0 and 1, (P, side, side), the first on top.
+    pub(crate) fn planes(&mut self, planes: &[u8], side: usize, colors: &[Color]) {
+        self.view(0.0..side as f32, 0.0..side as f32, [250, 250, 247]);
+        for (plane, color) in planes.chunks(side * side).zip(colors).rev() {
+            for (i, _) in plane.iter().enumerate().filter(|(_, cell)| **cell == 1) {
+                let (x, y) = ((i % side) as f32, (side - i / side) as f32);
+                self.rect(x + 0.03..x + 0.97, y - 0.97..y - 0.03, *color);
+            }
+        }
+    }
+
     /// Draws a rectangle along the axes.
     pub fn rect(&mut self, x: Range<f32>, y: Range<f32>, color: Color) {
         self.polygon(&[[x.start, y.start], [x.end, y.start], [x.end, y.end], [x.start, y.end]], color);

@@ -1,8 +1,9 @@
 //! Every environment of the catalog against the contract and the references.
 
 use rl_envs::{
-    ActionRows, ActionSpace, Actions, Canvas, Dtype, Error, Isa, ObsRows, ObsSliceMut, Pool, RandomActions, Steps, SyncVecEnv,
-    TraceStep, VecEnv, acrobot, cartpole, catalog, lanes::LanesVecEnv, pendulum, snake::Snake,
+    Action, ActionRows, ActionSpace, Actions, Canvas, Dtype, Env, Error, Isa, ObsRows, ObsSliceMut, Pool, Purpose, RandomActions,
+    Rng, Steps, SyncVecEnv, TraceStep, VecEnv, acrobot, asterix, cartpole, catalog, freeway, lanes::LanesVecEnv, pendulum,
+    seaquest, snake::Snake, space_invaders,
 };
 use serde_json::Value;
 
@@ -158,8 +159,14 @@ fn any_environment_of_a_batch_is_drawn_by_its_index() {
         let pool = Pool::new(2).expect("threads start");
         let mut sync = entry.sync(200).expect("makes");
         let mut pooled = entry.pooled(200, &pool).expect("makes");
-        Memory::new(&*sync, 5).reset(&mut *sync, 11);
-        Memory::new(&*pooled, 5).reset(&mut *pooled, 11);
+        let (mut a, mut b) = (Memory::new(&*sync, 5), Memory::new(&*pooled, 5));
+        a.reset(&mut *sync, 11);
+        b.reset(&mut *pooled, 11);
+        // Some games have one start.
+        for _ in 0..20 {
+            a.step(&mut *sync).expect("steps");
+            b.step(&mut *pooled).expect("steps");
+        }
         let picture = |envs: &dyn VecEnv, env_idx| {
             let mut canvas = Canvas::new(400, 400);
             envs.render(env_idx, &mut canvas);
@@ -169,7 +176,7 @@ fn any_environment_of_a_batch_is_drawn_by_its_index() {
             assert_eq!(picture(&*sync, env_idx), picture(&*pooled, env_idx), "{} {env_idx}", entry.name);
         }
         assert!(!picture(&*sync, 0).is_empty(), "{} draws itself", entry.name);
-        assert!((1..20).any(|i| picture(&*sync, i) != picture(&*sync, 0)), "{}: starts look alike", entry.name);
+        assert!((1..20).any(|i| picture(&*sync, i) != picture(&*sync, 0)), "{}: all look alike", entry.name);
     }
 }
 
@@ -378,6 +385,41 @@ fn snake_follows_envpool_and_breakout_follows_minatar() {
         let rows = compare_with_golden(name, json, 0.0);
         assert!(count(&rows, "terminated") >= 20);
         assert!(rows.iter().filter(|row| row["reward"] == 1.0).count() >= n_rewards);
+    }
+}
+
+#[test]
+fn four_more_games_follow_minatar() {
+    for (name, json, n_rewards, n_ends) in [
+        ("asterix", include_str!("golden/asterix.json"), 50, 20),
+        ("freeway", include_str!("golden/freeway.json"), 0, 0),
+        ("seaquest", include_str!("golden/seaquest.json"), 50, 20),
+        ("space_invaders", include_str!("golden/space_invaders.json"), 50, 20),
+    ] {
+        let rows = compare_with_golden(name, json, 0.0);
+        assert!(rows.len() > 500 && count(&rows, "terminated") >= n_ends, "{name}");
+        assert!(rows.iter().filter(|row| row["reward"].as_f64() > Some(0.0)).count() >= n_rewards, "{name}");
+        match name {
+            "asterix" => follow_states(asterix::Asterix::default(), &rows),
+            "freeway" => follow_states(freeway::Freeway::default(), &rows),
+            "seaquest" => follow_states(seaquest::Seaquest::default(), &rows),
+            _ => follow_states(space_invaders::SpaceInvaders::default(), &rows),
+        }
+    }
+}
+
+/// Compares the states after steps, of which an observation shows a part.
+fn follow_states<E: Env<Obs = u8>>(mut env: E, rows: &[Value]) {
+    let mut obs = vec![0; env.observation_space().len()];
+    for (row, i) in rows.iter().zip(0..) {
+        env.set_state(serde_json::from_value(row["init"].clone()).expect("is a state")).expect("is valid");
+        let action = row["action"].as_u64().expect("an index") as u32;
+        env.step(Action::Discrete(action), &mut Rng::new(0, i, 0, Purpose::Step), &mut obs);
+        let mut next = serde_json::to_value(env.state()).expect("is plain");
+        let fields = next.as_object_mut().expect("has fields");
+        assert_eq!(fields.remove("last_action"), Some(row["action"].clone()));
+        assert_eq!(fields.remove("elapsed").and_then(|n| n.as_u64()), row["init"]["elapsed"].as_u64().map(|n| n + 1));
+        assert_eq!(next, row["next"], "row {i}: {row}");
     }
 }
 

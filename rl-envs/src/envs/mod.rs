@@ -1,10 +1,14 @@
 //! The environments, one file each.
 
 pub mod acrobot;
+pub mod asterix;
 pub mod breakout;
 pub mod cartpole;
+pub mod freeway;
 pub mod mountain_car;
 pub mod mountain_car_continuous;
 pub mod pendulum;
 pub mod repeat_first;
+pub mod seaquest;
 pub mod snake;
+pub mod space_invaders;

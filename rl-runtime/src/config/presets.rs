@@ -46,9 +46,16 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("pendulum", Algo::TD3, include_str!("../../presets/pendulum-td3.toml")),
     ("snake", Algo::PPO, include_str!("../../presets/snake-ppo.toml")),
     ("snake", Algo::DQN, include_str!("../../presets/snake-dqn.toml")),
-    ("breakout", Algo::PPO, include_str!("../../presets/breakout-ppo.toml")),
+    ("asterix", Algo::PPO, MINATAR_PPO),
+    ("breakout", Algo::PPO, MINATAR_PPO),
+    ("freeway", Algo::PPO, MINATAR_PPO),
+    ("seaquest", Algo::PPO, MINATAR_PPO),
+    ("space_invaders", Algo::PPO, MINATAR_PPO),
     ("repeat_first", Algo::PPO, include_str!("../../presets/repeat_first-ppo.toml")),
 ];
+
+/// Preset of MinAtar's games.
+const MINATAR_PPO: &str = include_str!("../../presets/minatar-ppo.toml");
 
 /// Returns the preset of an environment and an algorithm.
 pub(super) fn preset(env: &str, algo: Algo) -> Option<&'static str> {

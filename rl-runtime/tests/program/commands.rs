@@ -11,12 +11,20 @@ use crate::harness::{finish, rl, text};
 /// Parts of commands that cannot run everywhere.
 const ONLY_PARSED: [&str; 5] = ["gym:", "--device cuda", "mine.toml", "RUN", "walk"];
 /// Parts that shorten a command, by its first words.
-const SHORTER: [(&str, &str); 10] = [
+const SHORTER: [(&str, &str); 12] = [
     ("train --resume", "--steps 2048"),
     ("train pendulum --algo sac", "--steps 200 --set hidden=[64] --set eval_episodes=2"),
     (
         "train gym:ALE/",
         "--steps 256 --set ppo.n_steps=32 --set ppo.n_epochs=1 --set conv=[] --set hidden=[16] --set eval_episodes=1",
+    ),
+    (
+        "train pendulum --envs 32",
+        "--steps 1024 --set ppo.n_steps=32 --set ppo.batch_size=256 --set ppo.n_epochs=1 --set eval_episodes=2",
+    ),
+    (
+        "train cartpole --envs 32",
+        "--steps 1024 --set ppo.n_steps=32 --set ppo.batch_size=256 --set ppo.n_epochs=1 --set eval_episodes=2",
     ),
     ("train", "--steps 1024 --set eval_episodes=2"),
     ("record", "--steps 4000"),

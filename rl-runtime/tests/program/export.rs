@@ -16,6 +16,7 @@ use rl_envs::catalog;
 use rl_envs::{ActionSpace, Actions, Pool, math};
 use rl_policy::{Action, Obs, Policy};
 use rl_runtime::checkpoint::{self, SavedPolicy};
+use rl_runtime::config::PRESETS;
 use serde_json::{Value, json};
 
 use crate::compiled::{Streams, targets};
@@ -33,13 +34,10 @@ fn presets() -> Vec<(String, String)> {
     if std::env::var_os("RL_EXPORT_ALL").is_none() {
         return [("cartpole", "ppo"), ("pendulum", "sac")].map(|(env, algo)| (env.into(), algo.into())).to_vec();
     }
-    let of = |path: fs::DirEntry| {
-        let name = path.file_name().into_string().unwrap();
-        let (env, algo) = name.strip_suffix(".toml")?.rsplit_once('-')?;
-        // The preset of repeat_first remembers.
-        (catalog::find(env).is_ok() && env != "repeat_first").then(|| (env.to_string(), algo.to_string()))
-    };
-    let mut presets: Vec<_> = fs::read_dir("presets").unwrap().filter_map(|path| of(path.unwrap())).collect();
+    // The preset of repeat_first remembers; four games have that of breakout.
+    let others = ["repeat_first", "asterix", "freeway", "seaquest", "space_invaders"];
+    let native = PRESETS.iter().filter(|(env, ..)| catalog::find(env).is_ok() && !others.contains(env));
+    let mut presets: Vec<_> = native.map(|(env, algo, _)| (env.to_string(), algo.name().to_string())).collect();
     presets.sort();
     presets
 }

@@ -159,7 +159,8 @@ fn a_run_that_moves_to_a_device_and_back_is_one_that_never_moved() {
     let dir = tempfile::tempdir().unwrap();
     let ppo = ["cartpole", "--set", "ppo.n_steps=32", "--set", "ppo.batch_size=32"];
     let dqn = ["snake", "--algo", "dqn", "--set", "dqn.learning_starts=50", "--set", "dqn.save_replay=true"];
-    let replay = ["--set", "dqn.replay_on_device=true", "--set", "dqn.prioritized=true", "--set", "env.frame_stack=2"];
+    let replay =
+        ["--set", "dqn.replay_on_device=true", "--set", "dqn.prioritized=true", "--set", "env.frame_stack=2", "--set", "conv=[]"];
     for first in [&ppo[..], &[&dqn[..], &replay].concat()] {
         let of = |devices: [&str; 3]| {
             let run = dir.path().join([&first[..1], &devices].concat().join("-"));

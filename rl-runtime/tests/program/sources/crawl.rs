@@ -37,7 +37,7 @@ fn the_agent_finds_pages_on_fresh_sites_with_half_the_requests_of_breadth_first_
     let dir = tempfile::tempdir().unwrap();
     let agents = ["ppo", "dqn"].map(|algo| {
         let run = dir.path().join(algo);
-        let settings = format!("--algo {algo} --steps 24576 --set env.goal=10 --set env.requests=500");
+        let settings = format!("--algo {algo} --steps 12288 --set env.goal=10 --set env.requests=500");
         last_line(&training(&run, &start(&site), &settings));
         let evaluation = last_line(&["eval", text(&run), "--episodes", "32", "--json"].map(String::from));
         let (found, steps) = (evaluation["return_mean"].as_f64().unwrap(), evaluation["length_mean"].as_f64().unwrap());

@@ -1,0 +1,309 @@
+//! Asterix: pick up gold and avoid enemies, which get faster and faster.
+//!
+//! Source: MinAtar 1.0.15's `Asterix` (Young and Tian, 2019).
+//!
+//! - Observation, u8 (4, 10, 10), 1 for yes: the player, the enemies, the cell behind each enemy or gold, the gold.
+//! - Action, discrete (5), MinAtar's minimal set: nothing (0), left (1), up (2), right (3), down (4). With a chance of 0.1 the
+//!   last action is repeated instead (sticky actions). The player stays in rows 1 to 8.
+//! - Reward: 1 for each gold, the last step included.
+//! - `terminated`: the player meets an enemy.
+//! - `truncated`: at step 1000. A step may set both.
+//! - Start: the player in row 5 and column 5, an empty board. Enemies (two thirds) and gold enter at the left or the right in a
+//!   free row of 1 to 8, each uniformly: every 10 steps at first, and move every 5. About every 100 steps they enter one step
+//!   sooner, and every other time move one step sooner.
+//! - State, by field name (MinAtar's): `player_x`, `player_y`, `entities` (in row 1 and below; `null` or `x`, `right`, `gold`),
+//!   `spawn_speed`, `spawn_timer`, `move_speed`, `move_timer`, `ramp_timer`, `ramp_index`, `last_action`, `elapsed`.
+//!
+//! Departures from the reference: a time limit (gymnax's; the reference has none); planes come first (there last) and are u8.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step};
+
+/// Number of rows, and of columns.
+const SIZE: usize = 10;
+const CELLS: usize = SIZE * SIZE;
+/// Number of planes of an observation.
+const PLANES: usize = 4;
+/// Number of rows that an entity may be in, of which row 1 is the first.
+const ROWS: usize = 8;
+/// Steps between two levels of difficulty.
+const RAMP: i8 = 100;
+/// Steps between two entities in the beginning.
+const SPAWN: u8 = 10;
+/// Steps between two moves of the entities in the beginning.
+const MOVE: u8 = 5;
+
+/// Constants of the environment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Params {
+    /// Probability that the last action is repeated.
+    pub sticky: f32,
+    /// Steps after which an episode is truncated.
+    pub max_steps: u32,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self { sticky: 0.1, max_steps: 1000 }
+    }
+}
+
+/// Enemy or gold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entity {
+    /// Column.
+    pub x: u8,
+    /// True if it moves to the right.
+    pub right: bool,
+    /// True for gold.
+    pub gold: bool,
+}
+
+/// State of an episode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Column of the player.
+    pub player_x: u8,
+    /// Row of the player.
+    pub player_y: u8,
+    /// Entity of each row, from row 1 on.
+    pub entities: [Option<Entity>; ROWS],
+    /// Steps between two entities.
+    pub spawn_speed: u8,
+    /// Steps until the next entity.
+    pub spawn_timer: u8,
+    /// Steps between two moves of the entities.
+    pub move_speed: u8,
+    /// Steps until the entities move.
+    pub move_timer: u8,
+    /// Steps until the next level; -1 in the step before it.
+    pub ramp_timer: i8,
+    /// Number of levels passed.
+    pub ramp_index: u8,
+    /// The last action taken.
+    pub last_action: u8,
+    /// Steps taken in this episode.
+    pub elapsed: u32,
+}
+
+const START: State = State {
+    player_x: 5,
+    player_y: 5,
+    entities: [None; ROWS],
+    spawn_speed: SPAWN,
+    spawn_timer: SPAWN,
+    move_speed: MOVE,
+    move_timer: MOVE,
+    ramp_timer: RAMP,
+    ramp_index: 0,
+    last_action: 0,
+    elapsed: 0,
+};
+
+impl State {
+    /// Places an enemy or gold in a free row.
+    fn spawn(&mut self, rng: &mut Rng) {
+        let (right, gold) = (rng.below(2) == 0, rng.below(3) == 0);
+        let n_free = self.entities.iter().filter(|entity| entity.is_none()).count() as u32;
+        let nth = rng.below(n_free) as usize;
+        if let Some(free) = self.entities.iter_mut().filter(|entity| entity.is_none()).nth(nth) {
+            *free = Some(Entity { x: if right { 0 } else { SIZE as u8 - 1 }, right, gold });
+        }
+    }
+
+    /// Lets the player meet what is in its cell.
+    #[inline(always)]
+    fn meet(&mut self, outcome: &mut Step) {
+        let entity = &mut self.entities[usize::from(self.player_y) - 1];
+        if let Some(Entity { gold, .. }) = entity.filter(|entity| entity.x == self.player_x) {
+            if gold {
+                *entity = None;
+                outcome.reward += 1.0;
+            } else {
+                outcome.terminated = true;
+            }
+        }
+    }
+
+    /// Makes the game harder where its time has come.
+    #[inline(always)]
+    fn ramp(&mut self) {
+        if self.spawn_speed == 1 && self.move_speed == 1 {
+            return;
+        }
+        if self.ramp_timer >= 0 {
+            self.ramp_timer -= 1;
+            return;
+        }
+        if self.move_speed > 1 && self.ramp_index % 2 == 1 {
+            self.move_speed -= 1;
+        }
+        self.spawn_speed = (self.spawn_speed - 1).max(1);
+        self.ramp_index += 1;
+        self.ramp_timer = RAMP;
+    }
+}
+
+/// The Asterix environment.
+#[derive(Clone, Debug)]
+pub struct Asterix {
+    params: Params,
+    state: State,
+}
+
+impl Default for Asterix {
+    fn default() -> Self {
+        Self::new(Params::default())
+    }
+}
+
+impl Asterix {
+    /// Creates an environment with the given constants.
+    #[must_use]
+    pub fn new(params: Params) -> Self {
+        Self { params, state: START }
+    }
+
+    /// Takes one step with `action`, which sticky actions have already replaced.
+    #[inline(always)]
+    fn advance(&mut self, action: u8, rng: &mut Rng) -> Step {
+        let state = &mut self.state;
+        let mut outcome = Step::default();
+        state.last_action = action;
+        state.elapsed += 1;
+        if state.spawn_timer == 0 {
+            state.spawn(rng);
+            state.spawn_timer = state.spawn_speed;
+        }
+        match action {
+            1 => state.player_x = state.player_x.saturating_sub(1),
+            2 => state.player_y = (state.player_y - 1).max(1),
+            3 => state.player_x = (state.player_x + 1).min(SIZE as u8 - 1),
+            4 => state.player_y = (state.player_y + 1).min(ROWS as u8),
+            _ => {}
+        }
+        state.meet(&mut outcome);
+        if state.move_timer == 0 {
+            state.move_timer = state.move_speed;
+            for entity in &mut state.entities {
+                let moved = |it: Entity| Entity { x: if it.right { it.x + 1 } else { it.x.wrapping_sub(1) }, ..it };
+                *entity = entity.map(moved).filter(|entity| usize::from(entity.x) < SIZE);
+            }
+            state.meet(&mut outcome);
+        }
+        state.spawn_timer -= 1;
+        state.move_timer -= 1;
+        state.ramp();
+        outcome.truncated = state.elapsed >= self.params.max_steps;
+        outcome
+    }
+
+    #[inline(always)]
+    fn observe(&self, obs: &mut [u8]) {
+        let State { player_x, player_y, entities, .. } = &self.state;
+        obs.fill(0);
+        obs[usize::from(*player_y) * SIZE + usize::from(*player_x)] = 1;
+        for (entity, row) in entities.iter().zip(1..) {
+            let Some(Entity { x, right, gold }) = *entity else { continue };
+            obs[if gold { 3 } else { 1 } * CELLS + row * SIZE + usize::from(x)] = 1;
+            let back = usize::from(if right { x.wrapping_sub(1) } else { x + 1 });
+            if back < SIZE {
+                obs[2 * CELLS + row * SIZE + back] = 1;
+            }
+        }
+    }
+}
+
+impl Env for Asterix {
+    type Obs = u8;
+    type State = State;
+
+    fn observation_space(&self) -> Space {
+        Space::bytes(&[PLANES, SIZE, SIZE], 1, 1.0)
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        ActionSpace::Discrete { n: 5, masked: false }
+    }
+
+    fn reset(&mut self, _: &mut Rng, obs: &mut [u8]) {
+        self.state = START;
+        self.observe(obs);
+    }
+
+    #[inline(always)]
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [u8]) -> Step {
+        let sticks = self.params.sticky > 0.0 && rng.uniform() < self.params.sticky;
+        let action = if sticks { self.state.last_action } else { action.discrete() as u8 };
+        let outcome = self.advance(action, rng);
+        self.observe(obs);
+        outcome
+    }
+
+    fn render(&self, canvas: &mut Canvas) {
+        let mut obs = [0; PLANES * CELLS];
+        self.observe(&mut obs);
+        canvas.planes(&obs, SIZE, &[[60, 110, 160], [200, 55, 60], [225, 225, 225], [210, 170, 50]]);
+    }
+
+    fn state(&self) -> Option<State> {
+        Some(self.state)
+    }
+
+    fn set_state(&mut self, state: State) -> Result<(), Error> {
+        let State { player_x, player_y, entities, spawn_speed, spawn_timer, move_speed, move_timer, .. } = state;
+        let State { ramp_timer, ramp_index, last_action, elapsed, .. } = state;
+        let bad = |why: String| Err(Error::BadState(why));
+        let is_column = |x: u8| usize::from(x) < SIZE;
+        if !is_column(player_x) || !(1..=ROWS as u8).contains(&player_y) || last_action > 4 {
+            return bad("player_x must be 0 to 9, player_y 1 to 8, last_action 0 to 4".into());
+        }
+        if !entities.iter().flatten().all(|entity| is_column(entity.x)) {
+            return bad("x of entities must be 0 to 9".into());
+        }
+        if !(1..=SPAWN).contains(&spawn_speed) || !(1..=MOVE).contains(&move_speed) {
+            return bad("spawn_speed must be 1 to 10, move_speed 1 to 5".into());
+        }
+        if spawn_timer > SPAWN || move_timer > MOVE || !(-1..=RAMP).contains(&ramp_timer) || ramp_index > 100 {
+            return bad("spawn_timer must be 0 to 10, move_timer 0 to 5, ramp_timer -1 to 100, ramp_index 0 to 100".into());
+        }
+        if elapsed >= self.params.max_steps {
+            return bad(format!("elapsed is {elapsed}, an episode ends at step {}", self.params.max_steps));
+        }
+        self.state = state;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Purpose;
+
+    #[test]
+    fn entities_enter_at_both_sides_in_any_free_row_and_a_third_is_gold() {
+        let (mut rows, mut n_right, mut n_gold) = ([0; ROWS], 0, 0);
+        for step in 0..8_000 {
+            let mut state = START;
+            let taken = Entity { x: 3, right: true, gold: false };
+            (state.entities[0], state.entities[5]) = (Some(taken), Some(taken));
+            state.spawn(&mut Rng::new(0, 0, step, Purpose::Step));
+            for (i, Entity { x, right, gold }) in state.entities.iter().enumerate().filter_map(|(i, it)| Some((i, (*it)?))) {
+                if x != 3 {
+                    (rows[i], n_right, n_gold) = (rows[i] + 1, n_right + u32::from(right), n_gold + u32::from(gold));
+                    assert_eq!(x, if right { 0 } else { 9 });
+                }
+            }
+        }
+        assert_eq!((rows[0], rows[5], rows.iter().sum::<u32>()), (0, 0, 8_000));
+        // Binomial: standard deviations 33, 45 and 42.
+        assert!(rows.iter().enumerate().all(|(i, n)| [0, 5].contains(&i) || (1_200..1_466).contains(n)), "{rows:?}");
+        assert!((3_820..4_180).contains(&n_right) && (2_498..2_835).contains(&n_gold), "{n_right} {n_gold}");
+        let mut full = State { entities: [Some(Entity { x: 3, right: true, gold: false }); ROWS], ..START };
+        full.spawn(&mut Rng::new(0, 0, 0, Purpose::Step));
+        assert!(full.entities.iter().flatten().all(|entity| entity.x == 3));
+    }
+}

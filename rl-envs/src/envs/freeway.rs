@@ -1,0 +1,251 @@
+//! Freeway: cross a road of eight lanes again and again, between cars.
+//!
+//! Source: MinAtar 1.0.15's `Freeway` (Young and Tian, 2019).
+//!
+//! - Observation, u8 (7, 10, 10), 1 for yes: the chicken (column 4), the cars (rows 1 to 8), then the cell behind each car, in
+//!   plane 1 + k for a car that moves in every (k + 1)-th step, k from 1 to 5.
+//! - Action, discrete (3), MinAtar's minimal set: nothing (0), up (1), down (2). With a chance of 0.1 the last action is repeated
+//!   instead (sticky actions). The chicken moves in every third step at most.
+//! - Reward: 1 at the top row, from where the chicken returns to the bottom row, and all cars get new speeds.
+//! - A car that meets the chicken sends it to the bottom row.
+//! - `terminated`: never.
+//! - `truncated`: at step 2500.
+//! - Start: the chicken in row 9, all cars in column 0, each with one of ten velocities (five speeds, two directions),
+//!   uniformly. Cars that leave the board return at its other side.
+//! - State, by field name: `pos` (the chicken's row), `move_timer` (steps until it may move), `car_x`, `car_timer` (steps until
+//!   the car moves), `car_speed` (k; negative to the left), `last_action`, `elapsed`.
+//!
+//! Departures from the reference: step 2500 truncates (there step 2501 terminates); planes come first (there last) and are u8.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step};
+
+/// Number of rows, and of columns.
+const SIZE: usize = 10;
+const CELLS: usize = SIZE * SIZE;
+/// Number of planes of an observation.
+const PLANES: usize = 7;
+/// Number of lanes, of which row 1 is the first.
+const LANES: usize = 8;
+/// Column of the chicken.
+const COLUMN: u8 = 4;
+/// Row in which the chicken starts.
+const BOTTOM: u8 = 9;
+/// Steps between two moves of the chicken.
+const COOL_DOWN: u8 = 3;
+/// Greatest k of a car's speed.
+const SLOWEST: u8 = 5;
+
+/// Constants of the environment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Params {
+    /// Probability that the last action is repeated.
+    pub sticky: f32,
+    /// Steps after which an episode is truncated.
+    pub max_steps: u32,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self { sticky: 0.1, max_steps: 2500 }
+    }
+}
+
+/// State of an episode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Row of the chicken.
+    pub pos: u8,
+    /// Steps until the chicken may move.
+    pub move_timer: u8,
+    /// Columns of the cars.
+    pub car_x: [u8; LANES],
+    /// Steps until each car moves.
+    pub car_timer: [u8; LANES],
+    /// Steps that each car waits between two moves; negative to the left.
+    pub car_speed: [i8; LANES],
+    /// The last action taken.
+    pub last_action: u8,
+    /// Steps taken in this episode.
+    pub elapsed: u32,
+}
+
+impl State {
+    fn start(rng: &mut Rng) -> Self {
+        let (pos, move_timer, car_x, last_action, elapsed) = (BOTTOM, COOL_DOWN, [0; LANES], 0, 0);
+        let mut state = Self { pos, move_timer, car_x, car_timer: [0; LANES], car_speed: [1; LANES], last_action, elapsed };
+        state.draw_speeds(rng);
+        state
+    }
+
+    fn draw_speeds(&mut self, rng: &mut Rng) {
+        for (timer, speed) in self.car_timer.iter_mut().zip(&mut self.car_speed) {
+            let velocity = rng.below(2 * u32::from(SLOWEST)) as i8;
+            *speed = if velocity < SLOWEST as i8 { velocity - SLOWEST as i8 } else { velocity - SLOWEST as i8 + 1 };
+            *timer = speed.unsigned_abs();
+        }
+    }
+}
+
+/// Returns the column next to `x`, around the board.
+#[inline(always)]
+fn beside(x: u8, right: bool) -> u8 {
+    (x + if right { 1 } else { SIZE as u8 - 1 }) % SIZE as u8
+}
+
+/// The Freeway environment.
+#[derive(Clone, Debug)]
+pub struct Freeway {
+    params: Params,
+    state: State,
+}
+
+impl Default for Freeway {
+    fn default() -> Self {
+        Self::new(Params::default())
+    }
+}
+
+impl Freeway {
+    /// Creates an environment with the given constants.
+    #[must_use]
+    pub fn new(params: Params) -> Self {
+        Self { params, state: State::start(&mut Rng::new(0, 0, 0, crate::Purpose::Reset)) }
+    }
+
+    /// Takes one step with `action`, which sticky actions have already replaced.
+    #[inline(always)]
+    fn advance(&mut self, action: u8, rng: &mut Rng) -> Step {
+        let state = &mut self.state;
+        let mut outcome = Step::default();
+        state.last_action = action;
+        state.elapsed += 1;
+        if action != 0 && state.move_timer == 0 {
+            state.move_timer = COOL_DOWN;
+            state.pos = if action == 1 { state.pos.saturating_sub(1) } else { (state.pos + 1).min(BOTTOM) };
+        }
+        if state.pos == 0 {
+            outcome.reward = 1.0;
+            state.pos = BOTTOM;
+            state.draw_speeds(rng);
+        }
+        let State { pos, car_x, car_timer, car_speed, .. } = state;
+        for (((x, timer), speed), row) in car_x.iter_mut().zip(car_timer).zip(car_speed).zip(1..) {
+            let mut is_hit = (*x, row) == (COLUMN, *pos);
+            if *timer == 0 {
+                *timer = speed.unsigned_abs();
+                *x = beside(*x, *speed > 0);
+                is_hit |= (*x, row) == (COLUMN, *pos);
+            } else {
+                *timer -= 1;
+            }
+            *pos = if is_hit { BOTTOM } else { *pos };
+        }
+        state.move_timer = state.move_timer.saturating_sub(1);
+        outcome.truncated = state.elapsed >= self.params.max_steps;
+        outcome
+    }
+
+    #[inline(always)]
+    fn observe(&self, obs: &mut [u8]) {
+        let State { pos, car_x, car_speed, .. } = &self.state;
+        obs.fill(0);
+        obs[usize::from(*pos) * SIZE + usize::from(COLUMN)] = 1;
+        for ((&x, speed), row) in car_x.iter().zip(car_speed).zip(1..) {
+            obs[CELLS + row * SIZE + usize::from(x)] = 1;
+            let plane = 1 + usize::from(speed.unsigned_abs());
+            obs[plane * CELLS + row * SIZE + usize::from(beside(x, *speed < 0))] = 1;
+        }
+    }
+}
+
+impl Env for Freeway {
+    type Obs = u8;
+    type State = State;
+
+    fn observation_space(&self) -> Space {
+        Space::bytes(&[PLANES, SIZE, SIZE], 1, 1.0)
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        ActionSpace::Discrete { n: 3, masked: false }
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [u8]) {
+        self.state = State::start(rng);
+        self.observe(obs);
+    }
+
+    #[inline(always)]
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [u8]) -> Step {
+        let sticks = self.params.sticky > 0.0 && rng.uniform() < self.params.sticky;
+        let action = if sticks { self.state.last_action } else { action.discrete() as u8 };
+        let outcome = self.advance(action, rng);
+        self.observe(obs);
+        outcome
+    }
+
+    fn render(&self, canvas: &mut Canvas) {
+        let mut obs = [0; PLANES * CELLS];
+        self.observe(&mut obs);
+        let trail = [225, 225, 225];
+        let colors = [[221, 122, 53], [60, 110, 160], trail, trail, trail, trail, trail];
+        canvas.planes(&obs, SIZE, &colors);
+    }
+
+    fn state(&self) -> Option<State> {
+        Some(self.state)
+    }
+
+    fn set_state(&mut self, state: State) -> Result<(), Error> {
+        let State { pos, move_timer, car_x, car_timer, car_speed, last_action, elapsed } = state;
+        let bad = |why: String| Err(Error::BadState(why));
+        if !(1..=BOTTOM).contains(&pos) || move_timer > COOL_DOWN || last_action > 2 {
+            return bad("pos must be 1 to 9, move_timer 0 to 3, last_action 0 to 2".into());
+        }
+        if car_x.iter().any(|&x| usize::from(x) >= SIZE) {
+            return bad("car_x must be 0 to 9".into());
+        }
+        let waits = |(timer, speed): (&u8, &i8)| (*timer).max(1) <= speed.unsigned_abs() && speed.unsigned_abs() <= SLOWEST;
+        if !car_timer.iter().zip(&car_speed).all(waits) {
+            return bad("car_speed must be 1 to 5 or -5 to -1, car_timer no longer than that".into());
+        }
+        if elapsed >= self.params.max_steps {
+            return bad(format!("elapsed is {elapsed}, an episode ends at step {}", self.params.max_steps));
+        }
+        self.state = state;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Purpose;
+
+    #[test]
+    fn velocities_are_uniform() {
+        let mut counts = [0; 11];
+        for step in 0..5_000 {
+            let state = State::start(&mut Rng::new(0, 0, step, Purpose::Reset));
+            assert_eq!(state.car_timer, state.car_speed.map(i8::unsigned_abs));
+            state.car_speed.iter().for_each(|speed| counts[(speed + 5) as usize] += 1);
+        }
+        assert_eq!(counts[5], 0, "no car stands still");
+        // Binomial with mean 4000 and standard deviation 60.
+        assert!(counts.iter().enumerate().all(|(i, n)| i == 5 || (3_760..4_240).contains(n)), "{counts:?}");
+    }
+
+    #[test]
+    fn the_top_row_gives_a_reward_and_new_speeds() {
+        let mut env = Freeway::default();
+        let rng = &mut Rng::new(1, 0, 0, Purpose::Step);
+        env.set_state(State { pos: 1, move_timer: 0, car_x: [0; LANES], ..env.state }).unwrap();
+        let speeds = env.state.car_speed;
+        assert_eq!(env.advance(1, rng), Step { reward: 1.0, terminated: false, truncated: false });
+        assert_eq!((env.state.pos, env.state.move_timer), (BOTTOM, COOL_DOWN - 1));
+        assert_ne!(env.state.car_speed, speeds);
+    }
+}
