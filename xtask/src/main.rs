@@ -34,7 +34,9 @@ usage: cargo xtask <command>
                  presets-dqn.md; `gym` trains those of PPO in Gymnasium's environments, too, and writes presets-gym.md
   bench --learning
                  train PPO on CartPole with both learners over 5 seeds; writes bench/learning.svg
-  bench --grids  train the presets of Snake and Breakout over two seeds; writes bench/grids.md and its curves
+  bench --grids  train the presets of Snake over two seeds; writes bench/grids.md and its curves
+  bench --minatar
+                 train PPO in MinAtar's five games over two seeds; writes bench/minatar.md and its curves
   bench --lag    train PPO and A2C on CartPole with stale rollouts, ten seeds each; writes bench/lag.md and its curves
   bench --pipeline
                  measure how much waiting the pipeline hides; writes bench/pipeline.md
@@ -119,7 +121,8 @@ fn main() -> ExitCode {
             Some("--sb3") => sb3::measure(&root()),
             Some("--sb3-returns") => sb3::measure_returns(&root()),
             Some("--learning") => learning::compare(&root()),
-            Some("--grids") => grids::measure(&root()),
+            Some("--grids") => grids::snake(&root()),
+            Some("--minatar") => grids::minatar(&root()),
             Some("--study") => study::measure(&root(), std::env::args().nth(3).as_deref()),
             _ => return usage(),
         },

@@ -7,8 +7,7 @@
 //!   row 9), the divers.
 //! - Action, discrete (6): nothing (0), left (1), up (2), right (3), down (4), fire (5). With a chance of 0.1 the last action is
 //!   repeated instead (sticky actions). The player stays in rows 0 to 8 and fires in every fifth step at most.
-//! - Reward: 1 for each enemy shot, the last step included; at the surface with six divers a tenth of the oxygen's bar for each
-//!   of its twentieths.
+//! - Reward: 1 for each enemy shot, the last step included; at the surface with six divers 1 for every 20 of oxygen left.
 //! - `terminated`: the player meets an enemy or a bullet, surfaces with no diver, or has no oxygen, of which each step below the
 //!   surface takes one of 200.
 //! - `truncated`: at step 1000. A step may set both.

@@ -1,6 +1,6 @@
-//! Learning curves of the Snake and Breakout presets.
+//! Learning curves of the presets of Snake and of MinAtar's games.
 //!
-//! `cargo xtask bench --grids` trains them and writes `bench/grids.md` with pictures.
+//! `cargo xtask bench --grids` and `--minatar` train them, and write `bench/grids.md` and `bench/minatar.md` with pictures.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,11 +10,17 @@ use anyhow::{Context as _, Result};
 
 use crate::bench::learning::{Point, TrainedRun, train};
 use crate::plot::{Axis, Chart};
+use crate::process::machine;
 
 const SEEDS: std::ops::Range<u64> = 100..102;
-const GRIDS: [Grid; 2] = [
-    Grid { env: "snake", algos: &[("ppo", "#1b9e77"), ("dqn", "#d95f02")], what: "length", start: 1.0, to: 40.0, steps: 2e6 },
-    Grid { env: "breakout", algos: &[("ppo", "#1b9e77")], what: "return", start: 0.0, to: 10.0, steps: 2e6 },
+const SNAKE: &[Grid] =
+    &[Grid { env: "snake", algos: &[("ppo", "#1b9e77"), ("dqn", "#d95f02")], what: "length", start: 1.0, to: 40.0, steps: 2e6 }];
+const MINATAR: &[Grid] = &[
+    Grid::of_minatar("asterix", 40.0),
+    Grid::of_minatar("breakout", 20.0),
+    Grid::of_minatar("freeway", 80.0),
+    Grid::of_minatar("seaquest", 20.0),
+    Grid::of_minatar("space_invaders", 120.0),
 ];
 
 /// Environment on a grid, its presets, and the axes of its plot.
@@ -29,17 +35,33 @@ struct Grid {
     steps: f64,
 }
 
-/// Trains the presets and writes `bench/grids.md` with its pictures.
-pub(crate) fn measure(root: &Path) -> Result<()> {
+impl Grid {
+    const fn of_minatar(env: &'static str, to: f64) -> Self {
+        Self { env, algos: &[("ppo", "#1b9e77")], what: "return", start: 0.0, to, steps: 2e6 }
+    }
+}
+
+/// Trains the presets of Snake and writes `bench/grids.md` with its pictures.
+pub(crate) fn snake(root: &Path) -> Result<()> {
+    record(root, "grids", "Snake (12 x 12, up to 4,000 steps)", SNAKE)
+}
+
+/// Trains PPO in MinAtar's games and writes `bench/minatar.md` with its pictures.
+pub(crate) fn minatar(root: &Path) -> Result<()> {
+    record(root, "minatar", "MinAtar's games (10 x 10, up to 1,000 steps, Freeway 2,500)", MINATAR)
+}
+
+/// Trains presets and writes `bench/NAME.md`.
+fn record(root: &Path, name: &str, about: &str, grids: &[Grid]) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
-    let mut text = String::from(
-        "# Learning curves on grids\n\nWritten by `cargo xtask bench --grids`: the presets of Snake (12 x 12, up to 4,000 steps) and Breakout \
-         (10 x 10, up to 1,000 steps).\nSeeds 100 and 101, a line each: the mean of 100 greedy episodes after training, and the time of the \
-         whole training. The curves are the mean\nof the last 100 training episodes, exploration included. Random is a policy with \
-         learning rate 0.\n",
+    let mut text = format!(
+        "# Learning curves on grids\n\nWritten by `cargo xtask bench --{name}` on {}: the presets of {about}. Seeds 100 and 101, a line \
+         each:\nthe mean of 100 greedy episodes after training, and the time of the whole training. The curves are the mean of the last \
+         100 training\nepisodes, exploration included. Random is a policy with learning rate 0.\n",
+        machine(root)
     );
-    for grid in GRIDS {
-        let Grid { env, algos, what, start, .. } = grid;
+    for grid in grids {
+        let &Grid { env, algos, what, start, .. } = grid;
         let random = train(root, &format!("{env} --algo ppo --steps 200000 --set ppo.learning_rate=0"), 0)?;
         let random = random.curve.last().context("no episode has ended")?.value;
         let _ = writeln!(
@@ -67,9 +89,9 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
                 curves.push((*color, curve));
             }
         }
-        draw(root, &grid, &curves)?;
+        draw(root, grid, &curves)?;
     }
-    fs::write(root.join("bench/grids.md"), text)?;
+    fs::write(root.join(format!("bench/{name}.md")), text)?;
     Ok(())
 }
 
