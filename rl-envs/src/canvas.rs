@@ -111,7 +111,7 @@ impl Canvas {
         self.pixels.chunks_exact_mut(3).for_each(|pixel| pixel.copy_from_slice(&color));
     }
 
-    /// Draws square boards of 0 and 1, (P, side, side), the first on top.
+    /// Shows square boards of 0 and 1, (P, side, side), the first on top.
     pub(crate) fn planes(&mut self, planes: &[u8], side: usize, colors: &[Color]) {
         self.view(0.0..side as f32, 0.0..side as f32, [250, 250, 247]);
         for (plane, color) in planes.chunks(side * side).zip(colors).rev() {

@@ -8,13 +8,14 @@
 //! - Reward: 1 for each gold, the last step included.
 //! - `terminated`: the player meets an enemy.
 //! - `truncated`: at step 1000. A step may set both.
-//! - Start: the player in row 5 and column 5, an empty board. Enemies (two thirds) and gold enter at the left or the right in a
-//!   free row of 1 to 8, each uniformly: every 10 steps at first, and move every 5. About every 100 steps they enter one step
-//!   sooner, and every other time move one step sooner.
+//! - Start: the player in row 5 and column 5, an empty board. Every 10 steps an enemy (two thirds) or gold enters a free row of
+//!   1 to 8, from either side, uniformly; all move every 5 steps. Every 102 steps the first interval falls by one, and every
+//!   other time the second too, to 1 at least.
 //! - State, by field name (MinAtar's): `player_x`, `player_y`, `entities` (in row 1 and below; `null` or `x`, `right`, `gold`),
 //!   `spawn_speed`, `spawn_timer`, `move_speed`, `move_timer`, `ramp_timer`, `ramp_index`, `last_action`, `elapsed`.
 //!
-//! Departures from the reference: a time limit (gymnax's; the reference has none); planes come first (there last) and are u8.
+//! Departures from the reference: a time limit (gymnax's; the reference has none); `last_action` starts at 0 (there it
+//! outlives the episode); planes come first (there last) and are u8.
 
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +80,7 @@ pub struct State {
     pub move_speed: u8,
     /// Steps until the entities move.
     pub move_timer: u8,
-    /// Steps until the next level; -1 in the step before it.
+    /// Counts down to -1; the step after that starts the next level.
     pub ramp_timer: i8,
     /// Number of levels passed.
     pub ramp_index: u8,
@@ -261,6 +262,10 @@ impl Env for Asterix {
         if !is_column(player_x) || !(1..=ROWS as u8).contains(&player_y) || last_action > 4 {
             return bad("player_x must be 0 to 9, player_y 1 to 8, last_action 0 to 4".into());
         }
+        let met = entities[usize::from(player_y) - 1].filter(|entity| entity.x == player_x && !entity.gold);
+        if met.is_some() {
+            return bad("the player is where an enemy is, and the episode is over".into());
+        }
         if !entities.iter().flatten().all(|entity| is_column(entity.x)) {
             return bad("x of entities must be 0 to 9".into());
         }
@@ -305,5 +310,24 @@ mod tests {
         let mut full = State { entities: [Some(Entity { x: 3, right: true, gold: false }); ROWS], ..START };
         full.spawn(&mut Rng::new(0, 0, 0, Purpose::Step));
         assert!(full.entities.iter().flatten().all(|entity| entity.x == 3));
+    }
+    #[test]
+    fn what_enters_is_met_in_the_same_step() {
+        let taken = Some(Entity { x: 3, right: true, gold: false });
+        let mut n_gold = 0;
+        for step in 0..40 {
+            let mut env = Asterix::default();
+            let mut entities = [taken; ROWS];
+            entities[4] = None;
+            env.set_state(State { player_x: 1, spawn_timer: 0, entities, ..START }).unwrap();
+            let Step { reward, terminated, .. } = env.advance(1, &mut Rng::new(0, 0, step, Purpose::Step));
+            assert_eq!(env.state.spawn_timer, SPAWN - 1);
+            let entered = env.state.entities[4];
+            // From the left it is in the player's cell.
+            assert_eq!(terminated, entered.is_some_and(|it| it.right && !it.gold));
+            assert_eq!(reward == 1.0, entered.is_none());
+            n_gold += u32::from(reward == 1.0);
+        }
+        assert!((2..15).contains(&n_gold), "{n_gold}");
     }
 }

@@ -14,7 +14,8 @@
 //!   (the paddle's column), `brick_map` (rows 1 to 3), `strike` (true if a brick was just hit), `last_x`, `last_y`,
 //!   `last_action`, `elapsed`.
 //!
-//! Departures from the reference: a time limit (gymnax's; the reference has none); planes come first (there last) and are u8.
+//! Departures from the reference: a time limit (gymnax's; the reference has none); `last_action` starts at 0 (there it
+//! outlives the episode); planes come first (there last) and are u8.
 
 use serde::{Deserialize, Serialize};
 

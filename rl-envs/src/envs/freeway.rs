@@ -6,7 +6,7 @@
 //!   plane 1 + k for a car that moves in every (k + 1)-th step, k from 1 to 5.
 //! - Action, discrete (3), MinAtar's minimal set: nothing (0), up (1), down (2). With a chance of 0.1 the last action is repeated
 //!   instead (sticky actions). The chicken moves in every third step at most.
-//! - Reward: 1 at the top row, from where the chicken returns to the bottom row, and all cars get new speeds.
+//! - Reward: 1 at the top row, from where the chicken returns to the bottom row, and all cars get new velocities.
 //! - A car that meets the chicken sends it to the bottom row.
 //! - `terminated`: never.
 //! - `truncated`: at step 2500.
@@ -15,7 +15,8 @@
 //! - State, by field name: `pos` (the chicken's row), `move_timer` (steps until it may move), `car_x`, `car_timer` (steps until
 //!   the car moves), `car_speed` (k; negative to the left), `last_action`, `elapsed`.
 //!
-//! Departures from the reference: step 2500 truncates (there step 2501 terminates); planes come first (there last) and are u8.
+//! Departures from the reference: step 2500 truncates (there step 2501 terminates); `last_action` starts at 0 (there it
+//! outlives the episode); planes come first (there last) and are u8.
 
 use serde::{Deserialize, Serialize};
 
@@ -76,11 +77,11 @@ impl State {
     fn start(rng: &mut Rng) -> Self {
         let (pos, move_timer, car_x, last_action, elapsed) = (BOTTOM, COOL_DOWN, [0; LANES], 0, 0);
         let mut state = Self { pos, move_timer, car_x, car_timer: [0; LANES], car_speed: [1; LANES], last_action, elapsed };
-        state.draw_speeds(rng);
+        state.draw_velocities(rng);
         state
     }
 
-    fn draw_speeds(&mut self, rng: &mut Rng) {
+    fn draw_velocities(&mut self, rng: &mut Rng) {
         for (timer, speed) in self.car_timer.iter_mut().zip(&mut self.car_speed) {
             let velocity = rng.below(2 * u32::from(SLOWEST)) as i8;
             *speed = if velocity < SLOWEST as i8 { velocity - SLOWEST as i8 } else { velocity - SLOWEST as i8 + 1 };
@@ -129,7 +130,7 @@ impl Freeway {
         if state.pos == 0 {
             outcome.reward = 1.0;
             state.pos = BOTTOM;
-            state.draw_speeds(rng);
+            state.draw_velocities(rng);
         }
         let State { pos, car_x, car_timer, car_speed, .. } = state;
         for (((x, timer), speed), row) in car_x.iter_mut().zip(car_timer).zip(car_speed).zip(1..) {
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_top_row_gives_a_reward_and_new_speeds() {
+    fn the_top_row_gives_a_reward_and_new_velocities() {
         let mut env = Freeway::default();
         let rng = &mut Rng::new(1, 0, 0, Purpose::Step);
         env.set_state(State { pos: 1, move_timer: 0, car_x: [0; LANES], ..env.state }).unwrap();
@@ -247,5 +248,7 @@ mod tests {
         assert_eq!(env.advance(1, rng), Step { reward: 1.0, terminated: false, truncated: false });
         assert_eq!((env.state.pos, env.state.move_timer), (BOTTOM, COOL_DOWN - 1));
         assert_ne!(env.state.car_speed, speeds);
+        // The cars are where they were, and have waited a step.
+        assert_eq!((env.state.car_x, env.state.car_timer), ([0; LANES], env.state.car_speed.map(|k| k.unsigned_abs() - 1)));
     }
 }

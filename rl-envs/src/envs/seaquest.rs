@@ -8,8 +8,8 @@
 //! - Action, discrete (6): nothing (0), left (1), up (2), right (3), down (4), fire (5). With a chance of 0.1 the last action is
 //!   repeated instead (sticky actions). The player stays in rows 0 to 8 and fires in every fifth step at most.
 //! - Reward: 1 for each enemy shot, the last step included; at the surface with six divers 1 for every 20 of oxygen left.
-//! - `terminated`: the player meets an enemy or a bullet, surfaces with no diver, or has no oxygen, of which each step below the
-//!   surface takes one of 200.
+//! - `terminated`: the player meets an enemy or a bullet, surfaces with a `diver_count` of 0, or has no oxygen, of which each
+//!   step below the surface takes one of 200.
 //! - `truncated`: at step 1000. A step may set both.
 //! - Start: the player at the surface in column 5, facing left. Every 20 steps an enemy enters, a third of them submarines,
 //!   which fire every 11 steps; every 30 steps a diver; all in rows 1 to 8, from either side, uniformly. No enemy enters a row in
@@ -17,10 +17,11 @@
 //!   time move a step sooner.
 //! - State, by field name (MinAtar's): `oxygen`, `diver_count`, `sub_x`, `sub_y`, `sub_or` (true to the right), `f_bullets`,
 //!   `e_bullets`, `e_fish`, `e_subs`, `divers`, `e_spawn_speed`, `e_spawn_timer`, `d_spawn_timer`, `move_speed`, `ramp_index`,
-//!   `shot_timer`, `surface`, `last_action`, `elapsed`. As in the reference, all six divers leave -1 on board, which is not none.
+//!   `shot_timer`, `surface`, `last_action`, `elapsed`. As in the reference, `diver_count` is -1 once six
+//!   have left, and only 0 ends the game at the surface.
 //!
-//! Departures from the reference: a time limit (gymnax's; the reference has none); of two enemies alike in every number the
-//! younger one is shot; planes come first (there last) and are u8.
+//! Departures from the reference: a time limit (gymnax's; the reference has none); `last_action` starts at 0 (there it outlives
+//! the episode); planes come first (there last) and are u8.
 
 use serde::{Deserialize, Serialize};
 
@@ -49,8 +50,12 @@ const FASTEST: u8 = 2;
 const COOL_DOWN: u8 = 5;
 /// Steps that a submarine waits between two shots.
 const SHOT: u8 = 10;
-/// Most bullets, fish, submarines or divers of a state that is set.
+/// Most bullets, fish, submarines or divers.
+///
+/// Play from the start has fewer.
 const MOST: usize = 64;
+/// Least `diver_count`.
+const FEWEST: i16 = -1000;
 
 /// Constants of the environment.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,7 +89,7 @@ pub struct Swimmer {
 }
 
 impl Swimmer {
-    /// Returns the column in front of it; no column of the board at the side.
+    /// Returns the column in front of it, 10 or 255 beyond the board.
     #[inline(always)]
     fn ahead(&self) -> u8 {
         if self.right { self.x + 1 } else { self.x.wrapping_sub(1) }
@@ -148,7 +153,7 @@ pub struct State {
     pub ramp_index: u8,
     /// Steps until the player may fire.
     pub shot_timer: u8,
-    /// True if the player has been at the surface since the last step.
+    /// True if the last step ended at the surface.
     pub surface: bool,
     /// The last action taken.
     pub last_action: u8,
@@ -196,7 +201,7 @@ impl State {
             self.e_spawn_timer = self.e_spawn_speed;
             let (enemy, is_sub) = drawn(self.move_speed);
             let meets = |other: &Swimmer| other.y == enemy.y && other.right != enemy.right;
-            let is_free = !self.e_subs.iter().chain(&self.e_fish).any(meets);
+            let is_free = !self.e_subs.iter().chain(&self.e_fish).any(meets) && self.e_subs.len().max(self.e_fish.len()) < MOST;
             if is_free && is_sub {
                 self.e_subs.push(Swimmer { shot_timer: SHOT, ..enemy });
             } else if is_free {
@@ -205,7 +210,10 @@ impl State {
         }
         if self.d_spawn_timer == 0 {
             self.d_spawn_timer = DIVER_SPAWN;
-            self.divers.push(drawn(MOVE).0);
+            let diver = drawn(MOVE).0;
+            if self.divers.len() < MOST {
+                self.divers.push(diver);
+            }
         }
     }
 
@@ -216,7 +224,7 @@ impl State {
             2 => self.sub_y = self.sub_y.saturating_sub(1),
             3 => (self.sub_x, self.sub_or) = ((self.sub_x + 1).min(SIZE as u8 - 1), true),
             4 => self.sub_y = (self.sub_y + 1).min(DEEPEST),
-            5 if self.shot_timer == 0 => {
+            5 if self.shot_timer == 0 && self.f_bullets.len() < MOST => {
                 let Self { sub_x: x, sub_y: y, sub_or: right, .. } = *self;
                 self.f_bullets.push(Swimmer { x, y, right, move_timer: 0, shot_timer: 0 });
                 self.shot_timer = COOL_DOWN;
@@ -234,7 +242,10 @@ impl State {
             let cell = [bullet.x, bullet.y];
             let mut hit = bullet.is_out();
             for enemies in [&mut self.e_fish, &mut self.e_subs] {
-                if let Some(at) = enemies.iter().position(|enemy| !hit && enemy.is_at(cell)) {
+                if hit {
+                    break;
+                }
+                if let Some(at) = enemies.iter().position(|enemy| enemy.is_at(cell)) {
                     enemies.remove(at);
                     (hit, hits) = (true, hits + 1);
                 }
@@ -259,38 +270,38 @@ impl State {
         }
     }
 
-    /// Moves enemy `i` of a list.
+    /// Moves the fish, or the submarines, which also fire.
     ///
-    /// Returns whether it meets the player, and the number of enemies hit.
-    fn move_enemy(&mut self, subs: bool, i: usize) -> (bool, u32) {
-        let (player, interval) = (self.player(), self.move_speed);
-        let enemies = if subs { &mut self.e_subs } else { &mut self.e_fish };
-        let enemy = &mut enemies[i];
-        let mut meets = enemy.is_at(player);
-        let has_moved = enemy.moves(interval);
-        let mut now = *enemy;
-        let (mut is_gone, mut hits) = (false, 0);
-        if has_moved {
-            meets |= now.is_at(player);
-            is_gone = now.is_out();
-            let bullet = self.f_bullets.iter().position(|bullet| now.is_at([bullet.x, bullet.y]));
-            if let Some(bullet) = bullet.filter(|_| !is_gone && !now.is_at(player)) {
-                self.f_bullets.remove(bullet);
-                (is_gone, hits) = (true, 1);
+    /// Returns whether one meets the player, and the number of those that are hit.
+    fn move_enemies(&mut self, subs: bool) -> (bool, u32) {
+        let (player, mut meets, mut hits) = (self.player(), false, 0);
+        let mut enemies = std::mem::take(if subs { &mut self.e_subs } else { &mut self.e_fish });
+        for i in (0..enemies.len()).rev() {
+            let enemy = &mut enemies[i];
+            meets |= enemy.is_at(player);
+            let mut is_gone = false;
+            if enemy.moves(self.move_speed) {
+                meets |= enemy.is_at(player);
+                is_gone = enemy.is_out();
+                let bullet = self.f_bullets.iter().position(|bullet| enemy.is_at([bullet.x, bullet.y]));
+                if let Some(bullet) = bullet.filter(|_| !enemy.is_at(player)) {
+                    self.f_bullets.remove(bullet);
+                    (is_gone, hits) = (true, hits + 1);
+                }
+            }
+            if subs && enemy.shot_timer == 0 {
+                enemy.shot_timer = SHOT;
+                if self.e_bullets.len() < MOST {
+                    self.e_bullets.push(Swimmer { move_timer: 0, shot_timer: 0, ..*enemy });
+                }
+            } else if subs {
+                enemy.shot_timer -= 1;
+            }
+            if is_gone {
+                enemies.remove(i);
             }
         }
-        if subs && now.shot_timer == 0 {
-            now.shot_timer = SHOT;
-            self.e_bullets.push(Swimmer { move_timer: 0, shot_timer: 0, ..now });
-        } else if subs {
-            now.shot_timer -= 1;
-        }
-        let enemies = if subs { &mut self.e_subs } else { &mut self.e_fish };
-        if is_gone {
-            enemies.remove(i);
-        } else {
-            enemies[i] = now;
-        }
+        *(if subs { &mut self.e_subs } else { &mut self.e_fish }) = enemies;
         (meets, hits)
     }
 
@@ -325,7 +336,7 @@ impl State {
         if self.diver_count == ROOM {
             (reward, self.diver_count) = (self.oxygen * 10 / OXYGEN, 0);
         }
-        (self.surface, self.oxygen, self.diver_count) = (true, OXYGEN, self.diver_count - 1);
+        (self.surface, self.oxygen, self.diver_count) = (true, OXYGEN, (self.diver_count - 1).max(FEWEST));
         if self.e_spawn_speed > 1 || self.move_speed > FASTEST {
             if self.move_speed > FASTEST && self.ramp_index % 2 == 1 {
                 self.move_speed -= 1;
@@ -364,24 +375,21 @@ impl Seaquest {
         state.elapsed += 1;
         state.spawn(rng);
         state.act(action);
-        let mut hits = state.move_bullets();
+        let shot = state.move_bullets();
         state.move_divers();
-        let mut is_over = false;
-        let mut move_enemies = |state: &mut State, subs: bool| {
-            for i in (0..if subs { state.e_subs.len() } else { state.e_fish.len() }).rev() {
-                let (meets, hit) = state.move_enemy(subs, i);
-                (is_over, hits) = (is_over | meets, hits + hit);
-            }
-        };
-        move_enemies(state, true);
+        let (meets_sub, subs) = state.move_enemies(true);
         let is_shot = state.move_enemies_bullets();
-        move_enemies(state, false);
+        let (meets_fish, fish) = state.move_enemies(false);
         let timers = [&mut state.e_spawn_timer, &mut state.d_spawn_timer, &mut state.shot_timer];
         timers.into_iter().for_each(|timer| *timer = timer.saturating_sub(1));
-        is_over |= is_shot | (state.oxygen <= 0);
+        let is_over = meets_sub | is_shot | meets_fish | (state.oxygen <= 0);
         let surfaced = state.breathe();
         let truncated = state.elapsed >= self.params.max_steps;
-        Step { reward: hits as f32 + surfaced.unwrap_or(0.0), terminated: is_over | surfaced.is_none(), truncated }
+        Step {
+            reward: (shot + subs + fish) as f32 + surfaced.unwrap_or(0.0),
+            terminated: is_over | surfaced.is_none(),
+            truncated,
+        }
     }
 
     fn observe(&self, obs: &mut [u8]) {
@@ -466,7 +474,7 @@ impl Env for Seaquest {
         if sub_x == if sub_or { 0 } else { 9 } {
             return bad("the player's back, behind sub_x, must be on the board".into());
         }
-        if !(0..=OXYGEN).contains(&oxygen) || !(-1000..=ROOM).contains(&diver_count) {
+        if !(0..=OXYGEN).contains(&oxygen) || !(FEWEST..=ROOM).contains(&diver_count) {
             return bad("oxygen must be 0 to 200, diver_count -1000 to 6".into());
         }
         let lists = [&state.f_bullets, &state.e_bullets, &state.e_fish, &state.e_subs, &state.divers];
@@ -485,5 +493,51 @@ impl Env for Seaquest {
         }
         self.state = state;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Purpose;
+
+    #[test]
+    fn enemies_and_divers_enter_at_both_sides_in_any_row_and_a_third_of_the_enemies_are_submarines() {
+        let (mut rows, mut n_right, mut n_subs, mut diver_rows) = ([0; SIZE], 0, 0, [0; SIZE]);
+        for step in 0..8_000 {
+            let mut state = State { e_spawn_timer: 0, d_spawn_timer: 0, move_speed: 3, e_spawn_speed: 7, ..State::start() };
+            state.spawn(&mut Rng::new(0, 0, step, Purpose::Step));
+            assert_eq!((state.e_spawn_timer, state.d_spawn_timer), (7, DIVER_SPAWN));
+            let enemy = *state.e_fish.iter().chain(&state.e_subs).next().unwrap();
+            let shot_timer = if state.e_subs.is_empty() { 0 } else { SHOT };
+            let x = |right| if right { 0 } else { 9 };
+            assert_eq!((enemy.x, enemy.move_timer, enemy.shot_timer), (x(enemy.right), 3, shot_timer));
+            let diver = state.divers[0];
+            assert_eq!((diver.x, diver.move_timer, diver.shot_timer), (x(diver.right), MOVE, 0));
+            (rows[usize::from(enemy.y)], n_right) = (rows[usize::from(enemy.y)] + 1, n_right + u32::from(enemy.right));
+            (n_subs, diver_rows[usize::from(diver.y)]) = (n_subs + state.e_subs.len(), diver_rows[usize::from(diver.y)] + 1);
+        }
+        // Binomial: standard deviations 30, 45 and 42.
+        for rows in [rows, diver_rows] {
+            assert!([rows[0], rows[9]] == [0, 0] && rows[1..9].iter().all(|n| (880..1_120).contains(n)), "{rows:?}");
+        }
+        assert!((3_820..4_180).contains(&n_right) && (2_498..2_835).contains(&n_subs), "{n_right} {n_subs}");
+    }
+
+    #[test]
+    fn no_enemy_enters_a_row_in_which_others_move_towards_it() {
+        let swimmer = |y: u8, right| Swimmer { x: 5, y, right, move_timer: 0, shot_timer: 0 };
+        for right in [false, true] {
+            let e_fish = (1..9).map(|y| swimmer(y, right)).collect();
+            let mut n_entered = 0;
+            for step in 0..200 {
+                let mut state = State { e_spawn_timer: 0, e_fish: Vec::clone(&e_fish), ..State::start() };
+                state.spawn(&mut Rng::new(0, 0, step, Purpose::Step));
+                assert!(state.e_fish.iter().chain(&state.e_subs).all(|enemy| enemy.right == right));
+                assert_eq!(state.e_spawn_timer, SPAWN);
+                n_entered += state.e_fish.len() + state.e_subs.len() - 8;
+            }
+            assert!((60..140).contains(&n_entered), "{n_entered}");
+        }
     }
 }

@@ -7,16 +7,17 @@
 //! - Action, discrete (4), MinAtar's minimal set: nothing (0), left (1), right (2), fire (3). With a chance of 0.1 the last
 //!   action is repeated instead (sticky actions). The cannon fires in every fifth step at most.
 //! - Reward: 1 for each alien, the last step included.
-//! - `terminated`: a bullet or an alien reaches the cannon, or the aliens leave the bottom row.
+//! - `terminated`: a bullet or an alien reaches the cannon, or aliens in the bottom row come down once more.
 //! - `truncated`: at step 1000. A step may set both.
 //! - Start: the cannon in column 5, aliens in rows 0 to 3 and columns 2 to 7, moving left. At a wall they come down a row and
-//!   turn. They wait 12 steps between two moves, or as many as there are aliens; one step less for each block shot, 6 at least.
+//!   turn. They move every 12 steps, or every n steps where only n are left; one step less for each block shot, 6 at least.
 //!   Every tenth step the lowest alien of the column nearest to the cannon fires, of two as near the left one.
 //! - State, by field name (MinAtar's): `pos` (the cannon's column), `alien_map`, `f_bullet_map`, `e_bullet_map` (rows of bits,
 //!   the lowest is column 0), `alien_dir` (-1 or 1), `enemy_move_interval`, `alien_move_timer`, `alien_shot_timer`,
 //!   `shot_timer`, `last_action`, `elapsed`.
 //!
-//! Departures from the reference: a time limit (gymnax's; the reference has none); planes come first (there last) and are u8.
+//! Departures from the reference: a time limit (gymnax's; the reference has none); `last_action` starts at 0 (there it
+//! outlives the episode); planes come first (there last) and are u8.
 
 use serde::{Deserialize, Serialize};
 
@@ -275,6 +276,9 @@ impl Env for SpaceInvaders {
         }
         if alien_map == NO_CELLS {
             return bad("alien_map must have an alien".into());
+        }
+        if state.is_at_cannon(&alien_map) | state.is_at_cannon(&e_bullet_map) {
+            return bad("alien_map or e_bullet_map has the cannon's cell, where the episode is over".into());
         }
         if !(FASTEST..=MOVE).contains(&enemy_move_interval) || alien_move_timer > MOVE {
             return bad("enemy_move_interval must be 6 to 12, alien_move_timer 0 to 12".into());

@@ -1,4 +1,4 @@
-"""Writes GAME.json: steps of MinAtar 1.0.15's Asterix, Freeway, Seaquest or SpaceInvaders, to compare with.
+"""Writes GAME.json: steps of four games of MinAtar 1.0.15, to compare with.
 
     python3 -m venv /tmp/golden && /tmp/golden/bin/pip install MinAtar==1.0.15
     for game in asterix freeway seaquest space_invaders; do
@@ -7,8 +7,8 @@
 
 Each row: the state before the step, the action (an index into MinAtar's minimal set), what followed, and the next state. Sticky actions are
 off; `last_action` is the action, so that it makes no difference whether one sticks. `obs_nonzero` lists the [index, 1] pairs of
-the planes that are not zero. Steps with a random outcome (a new fish, new speeds) are left out: their dynamics have tests of
-their own.
+the cells that are not zero. Steps with a random outcome (what enters, new velocities) are left out: the environments' files
+test them.
 
 Random actions that are mostly repeated, players that aim, and states drawn at random. Rows of every kind of event are kept, of
 all others one in several.
@@ -78,9 +78,6 @@ def is_random(action):
 def step(elapsed, action, keep):
     """One step from the game's state as it is."""
     init, random = state() | {"last_action": action, "elapsed": min(elapsed, 900)}, is_random(action)
-    if NAME == "seaquest":
-        alike = [game.e_fish, game.e_subs]
-        random |= any(list(row) in rows[i + 1:] for rows in alike for i, row in enumerate(rows))
     reward, terminated = env.act(ACTIONS[action])
     if (keep or reward or terminated) and not random:
         planes = np.moveaxis(env.state(), -1, 0)
@@ -127,6 +124,7 @@ for episode in range({"freeway": 3, "seaquest": 110}.get(NAME, 40)):
     if NAME == "space_invaders" and episode % 2:  # a few aliens near the ground
         game.alien_map[:] = rng.random((10, 10)) < rng.choice([0.02, 0.1])
         game.alien_map[0, 3] = 1
+        game.alien_map[9, game.pos] = 0
         game.enemy_move_interval = int(rng.integers(6, 13))
     if NAME == "asterix" and episode % 2:
         game.spawn_speed, game.move_speed = int(rng.integers(1, 11)), int(rng.integers(1, 6))
