@@ -180,7 +180,7 @@ impl Entry {
 
     /// Creates an entry for environments that `batches` makes.
     ///
-    /// These environments take two of the wrappers: stacked frames and clipped rewards.
+    /// Two wrappers apply: stacked frames and clipped rewards.
     #[must_use]
     pub fn outside(name: &'static str, about: &'static str, batches: &'static dyn Batches) -> Self {
         Self { name, about, wrappers: PLAIN, twinned: false, kind: Kind::Outside(batches) }

@@ -2,8 +2,8 @@
 
 use rl_envs::{
     Action, ActionRows, ActionSpace, Actions, Canvas, Dtype, Env, Error, Isa, ObsRows, ObsSliceMut, Pool, Purpose, RandomActions,
-    Rng, Steps, SyncVecEnv, TraceStep, VecEnv, acrobot, asterix, cartpole, catalog, freeway, lanes::LanesVecEnv, pendulum,
-    seaquest, snake::Snake, space_invaders,
+    Rng, Steps, SyncVecEnv, TraceStep, VecEnv, acrobot, asterix, cartpole, catalog, freeway, lanes::LanesVecEnv,
+    minatar::MinAtar, pendulum, seaquest, snake::Snake, space_invaders,
 };
 use serde_json::Value;
 
@@ -400,10 +400,10 @@ fn four_more_games_follow_minatar() {
         assert!(rows.len() > 450 && count(&rows, "terminated") >= n_ends, "{name}");
         assert!(rows.iter().filter(|row| row["reward"].as_f64() > Some(0.0)).count() >= n_rewards, "{name}");
         match name {
-            "asterix" => follow_states(asterix::Asterix::default(), &rows),
-            "freeway" => follow_states(freeway::Freeway::default(), &rows),
-            "seaquest" => follow_states(seaquest::Seaquest::default(), &rows),
-            _ => follow_states(space_invaders::SpaceInvaders::default(), &rows),
+            "asterix" => follow_states(MinAtar::<asterix::State>::default(), &rows),
+            "freeway" => follow_states(MinAtar::<freeway::State>::default(), &rows),
+            "seaquest" => follow_states(MinAtar::<seaquest::State>::default(), &rows),
+            _ => follow_states(MinAtar::<space_invaders::State>::default(), &rows),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use rl_envs::lanes::{Dynamics, Lane};
 use rl_envs::{
-    Canvas, Env, Error, SavedEnvs, Spaces, acrobot, breakout, cartpole, codec, mountain_car, mountain_car_continuous, pendulum,
-    snake,
+    Canvas, Env, Error, SavedEnvs, Spaces, acrobot, breakout, cartpole, codec, minatar, mountain_car, mountain_car_continuous,
+    pendulum, snake,
 };
 
 /// Saves the states of a range of environments.
@@ -295,7 +295,7 @@ impl Twinned for breakout::Breakout {
     const COLUMNS: StateColumns = StateColumns { words: 10, halves: 0 };
 
     fn params() -> Vec<u32> {
-        let breakout::Params { sticky, max_steps } = breakout::Params::default();
+        let minatar::Params { sticky, max_steps } = breakout::Breakout::PARAMS;
         bits([sticky], max_steps)
     }
 

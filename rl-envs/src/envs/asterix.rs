@@ -19,13 +19,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step};
+use super::minatar::{CELLS, Game, MinAtar, SIZE};
+use crate::{Color, Rng, Step};
 
-/// Number of rows, and of columns.
-const SIZE: usize = 10;
-const CELLS: usize = SIZE * SIZE;
-/// Number of planes of an observation.
-const PLANES: usize = 4;
 /// Number of rows that an entity may be in, of which row 1 is the first.
 const ROWS: usize = 8;
 /// Steps between two levels of difficulty.
@@ -34,21 +30,6 @@ const RAMP: i8 = 100;
 const SPAWN: u8 = 10;
 /// Steps between two moves of the entities in the beginning.
 const MOVE: u8 = 5;
-
-/// Constants of the environment.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Params {
-    /// Probability that the last action is repeated.
-    pub sticky: f32,
-    /// Steps after which an episode is truncated.
-    pub max_steps: u32,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Self { sticky: 0.1, max_steps: 1000 }
-    }
-}
 
 /// Enemy or gold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,19 +71,23 @@ pub struct State {
     pub elapsed: u32,
 }
 
-const START: State = State {
-    player_x: 5,
-    player_y: 5,
-    entities: [None; ROWS],
-    spawn_speed: SPAWN,
-    spawn_timer: SPAWN,
-    move_speed: MOVE,
-    move_timer: MOVE,
-    ramp_timer: RAMP,
-    ramp_index: 0,
-    last_action: 0,
-    elapsed: 0,
-};
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            player_x: 5,
+            player_y: 5,
+            entities: [None; ROWS],
+            spawn_speed: SPAWN,
+            spawn_timer: SPAWN,
+            move_speed: MOVE,
+            move_timer: MOVE,
+            ramp_timer: RAMP,
+            ramp_index: 0,
+            last_action: 0,
+            elapsed: 0,
+        }
+    }
+}
 
 impl State {
     /// Places an enemy or gold in a free row.
@@ -149,32 +134,21 @@ impl State {
 }
 
 /// The Asterix environment.
-#[derive(Clone, Debug)]
-pub struct Asterix {
-    params: Params,
-    state: State,
-}
+pub(crate) type Asterix = MinAtar<State>;
 
-impl Default for Asterix {
-    fn default() -> Self {
-        Self::new(Params::default())
-    }
-}
+impl Game for State {
+    const PLANES: usize = 4;
+    const N_ACTIONS: u32 = 5;
+    const COLORS: &'static [Color] = &[[60, 110, 160], [200, 55, 60], [225, 225, 225], [210, 170, 50]];
 
-impl Asterix {
-    /// Creates an environment with the given constants.
-    #[must_use]
-    pub fn new(params: Params) -> Self {
-        Self { params, state: START }
+    fn start(&mut self, _: &mut Rng) {
+        *self = Self::default();
     }
 
-    /// Takes one step with `action`, which sticky actions have already replaced.
     #[inline(always)]
     fn advance(&mut self, action: u8, rng: &mut Rng) -> Step {
-        let state = &mut self.state;
+        let state = self;
         let mut outcome = Step::default();
-        state.last_action = action;
-        state.elapsed += 1;
         if state.spawn_timer == 0 {
             state.spawn(rng);
             state.spawn_timer = state.spawn_speed;
@@ -198,14 +172,12 @@ impl Asterix {
         state.spawn_timer -= 1;
         state.move_timer -= 1;
         state.ramp();
-        outcome.truncated = state.elapsed >= self.params.max_steps;
         outcome
     }
 
     #[inline(always)]
     fn observe(&self, obs: &mut [u8]) {
-        let State { player_x, player_y, entities, .. } = &self.state;
-        obs.fill(0);
+        let State { player_x, player_y, entities, .. } = self;
         obs[usize::from(*player_y) * SIZE + usize::from(*player_x)] = 1;
         for (entity, row) in entities.iter().zip(1..) {
             let Some(Entity { x, right, gold }) = *entity else { continue };
@@ -216,83 +188,45 @@ impl Asterix {
             }
         }
     }
-}
 
-impl Env for Asterix {
-    type Obs = u8;
-    type State = State;
-
-    fn observation_space(&self) -> Space {
-        Space::bytes(&[PLANES, SIZE, SIZE], 1, 1.0)
+    fn clock(&mut self) -> (&mut u8, &mut u32) {
+        (&mut self.last_action, &mut self.elapsed)
     }
 
-    fn action_space(&self) -> ActionSpace {
-        ActionSpace::Discrete { n: 5, masked: false }
-    }
-
-    fn reset(&mut self, _: &mut Rng, obs: &mut [u8]) {
-        self.state = START;
-        self.observe(obs);
-    }
-
-    #[inline(always)]
-    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [u8]) -> Step {
-        let sticks = self.params.sticky > 0.0 && rng.uniform() < self.params.sticky;
-        let action = if sticks { self.state.last_action } else { action.discrete() as u8 };
-        let outcome = self.advance(action, rng);
-        self.observe(obs);
-        outcome
-    }
-
-    fn render(&self, canvas: &mut Canvas) {
-        let mut obs = [0; PLANES * CELLS];
-        self.observe(&mut obs);
-        canvas.planes(&obs, SIZE, &[[60, 110, 160], [200, 55, 60], [225, 225, 225], [210, 170, 50]]);
-    }
-
-    fn state(&self) -> Option<State> {
-        Some(self.state)
-    }
-
-    fn set_state(&mut self, state: State) -> Result<(), Error> {
-        let State { player_x, player_y, entities, spawn_speed, spawn_timer, move_speed, move_timer, .. } = state;
-        let State { ramp_timer, ramp_index, last_action, elapsed, .. } = state;
-        let bad = |why: String| Err(Error::BadState(why));
+    fn refused(&self) -> Option<&'static str> {
+        let State { player_x, player_y, entities, spawn_speed, spawn_timer, move_speed, move_timer, .. } = *self;
+        let State { ramp_timer, ramp_index, .. } = *self;
         let is_column = |x: u8| usize::from(x) < SIZE;
-        if !is_column(player_x) || !(1..=ROWS as u8).contains(&player_y) || last_action > 4 {
-            return bad("player_x must be 0 to 9, player_y 1 to 8, last_action 0 to 4".into());
+        if !is_column(player_x) || !(1..=ROWS as u8).contains(&player_y) {
+            return Some("player_x must be 0 to 9, player_y 1 to 8");
         }
         let met = entities[usize::from(player_y) - 1].filter(|entity| entity.x == player_x && !entity.gold);
         if met.is_some() {
-            return bad("the player is where an enemy is, and the episode is over".into());
+            return Some("the player is where an enemy is, and the episode is over");
         }
         if !entities.iter().flatten().all(|entity| is_column(entity.x)) {
-            return bad("x of entities must be 0 to 9".into());
+            return Some("x of entities must be 0 to 9");
         }
         if !(1..=SPAWN).contains(&spawn_speed) || !(1..=MOVE).contains(&move_speed) {
-            return bad("spawn_speed must be 1 to 10, move_speed 1 to 5".into());
+            return Some("spawn_speed must be 1 to 10, move_speed 1 to 5");
         }
         if spawn_timer > SPAWN || move_timer > MOVE || !(-1..=RAMP).contains(&ramp_timer) || ramp_index > 100 {
-            return bad("spawn_timer must be 0 to 10, move_timer 0 to 5, ramp_timer -1 to 100, ramp_index 0 to 100".into());
+            return Some("spawn_timer must be 0 to 10, move_timer 0 to 5, ramp_timer -1 to 100, ramp_index 0 to 100");
         }
-        if elapsed >= self.params.max_steps {
-            return bad(format!("elapsed is {elapsed}, an episode ends at step {}", self.params.max_steps));
-        }
-        self.state = state;
-        Ok(())
+        None
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Purpose;
+    use crate::{Env as _, Purpose};
 
     #[test]
     fn entities_enter_at_both_sides_in_any_free_row_and_a_third_is_gold() {
         let (mut rows, mut n_right, mut n_gold) = ([0; ROWS], 0, 0);
         for step in 0..8_000 {
-            let mut state = START;
+            let mut state = State::default();
             let taken = Entity { x: 3, right: true, gold: false };
             (state.entities[0], state.entities[5]) = (Some(taken), Some(taken));
             state.spawn(&mut Rng::new(0, 0, step, Purpose::Step));
@@ -307,10 +241,11 @@ mod tests {
         // Binomial: standard deviations 33, 45 and 42.
         assert!(rows.iter().enumerate().all(|(i, n)| [0, 5].contains(&i) || (1_200..1_466).contains(n)), "{rows:?}");
         assert!((3_820..4_180).contains(&n_right) && (2_498..2_835).contains(&n_gold), "{n_right} {n_gold}");
-        let mut full = State { entities: [Some(Entity { x: 3, right: true, gold: false }); ROWS], ..START };
+        let mut full = State { entities: [Some(Entity { x: 3, right: true, gold: false }); ROWS], ..State::default() };
         full.spawn(&mut Rng::new(0, 0, 0, Purpose::Step));
         assert!(full.entities.iter().flatten().all(|entity| entity.x == 3));
     }
+
     #[test]
     fn what_enters_is_met_in_the_same_step() {
         let taken = Some(Entity { x: 3, right: true, gold: false });
@@ -319,10 +254,10 @@ mod tests {
             let mut env = Asterix::default();
             let mut entities = [taken; ROWS];
             entities[4] = None;
-            env.set_state(State { player_x: 1, spawn_timer: 0, entities, ..START }).unwrap();
+            env.set_state(State { player_x: 1, spawn_timer: 0, entities, ..State::default() }).unwrap();
             let Step { reward, terminated, .. } = env.advance(1, &mut Rng::new(0, 0, step, Purpose::Step));
-            assert_eq!(env.state.spawn_timer, SPAWN - 1);
-            let entered = env.state.entities[4];
+            assert_eq!(env.game.spawn_timer, SPAWN - 1);
+            let entered = env.game.entities[4];
             // From the left it is in the player's cell.
             assert_eq!(terminated, entered.is_some_and(|it| it.right && !it.gold));
             assert_eq!(reward == 1.0, entered.is_none());

@@ -19,26 +19,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step};
-
-/// Number of rows, and of columns.
-const SIZE: usize = 10;
-const CELLS: usize = SIZE * SIZE;
-
-/// Constants of the environment.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Params {
-    /// Probability that the last action is repeated.
-    pub sticky: f32,
-    /// Steps after which an episode is truncated.
-    pub max_steps: u32,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Self { sticky: 0.1, max_steps: 1000 }
-    }
-}
+use super::minatar::{CELLS, Game, MinAtar, SIZE};
+use crate::{Canvas, Rng, Step};
 
 /// State of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +51,8 @@ pub struct State {
 const BRICKS: [[u8; SIZE]; 3] = [[1; SIZE]; 3];
 
 impl State {
-    fn start(ball_x: u8, ball_dir: u8) -> Self {
+    /// Starts with the ball in a column of row 3.
+    fn at(ball_x: u8, ball_dir: u8) -> Self {
         let (ball_y, last_x, last_y) = (3, ball_x, 3);
         let (pos, brick_map, strike, last_action, elapsed) = (4, BRICKS, false, 0, 0);
         Self { ball_x, ball_y, ball_dir, pos, brick_map, strike, last_x, last_y, last_action, elapsed }
@@ -77,32 +60,26 @@ impl State {
 }
 
 /// The Breakout environment.
-#[derive(Clone, Debug)]
-pub struct Breakout {
-    params: Params,
-    state: State,
-}
+pub type Breakout = MinAtar<State>;
 
-impl Default for Breakout {
+impl Default for State {
     fn default() -> Self {
-        Self::new(Params::default())
+        Self::at(0, 2)
     }
 }
 
-impl Breakout {
-    /// Creates an environment with the given constants.
-    #[must_use]
-    pub fn new(params: Params) -> Self {
-        Self { params, state: State::start(0, 2) }
+impl Game for State {
+    const PLANES: usize = 4;
+    const N_ACTIONS: u32 = 3;
+
+    fn start(&mut self, rng: &mut Rng) {
+        *self = if rng.below(2) == 0 { Self::at(0, 2) } else { Self::at(9, 3) };
     }
 
-    /// Takes one step with `action`, which sticky actions have already replaced.
     #[inline(always)]
-    fn advance(&mut self, action: u8) -> Step {
-        let State { ball_x, ball_y, ball_dir, pos, brick_map, strike, last_x, last_y, last_action, elapsed } = &mut self.state;
+    fn advance(&mut self, action: u8, _: &mut Rng) -> Step {
+        let State { ball_x, ball_y, ball_dir, pos, brick_map, strike, last_x, last_y, .. } = self;
         let mut outcome = Step::default();
-        *last_action = action;
-        *elapsed += 1;
         match action {
             1 => *pos = pos.saturating_sub(1),
             2 => *pos = (*pos + 1).min(SIZE as u8 - 1),
@@ -149,50 +126,21 @@ impl Breakout {
         }
         *strike = hit;
         (*ball_x, *ball_y) = (x as u8, y as u8);
-        outcome.truncated = *elapsed >= self.params.max_steps;
         outcome
     }
 
     #[inline(always)]
     fn observe(&self, obs: &mut [u8]) {
-        let State { ball_x, ball_y, pos, brick_map, last_x, last_y, .. } = &self.state;
+        let State { ball_x, ball_y, pos, brick_map, last_x, last_y, .. } = self;
         let cell = |x: &u8, y: &u8| usize::from(*y) * SIZE + usize::from(*x);
-        obs.fill(0);
         obs[cell(pos, &9)] = 1;
         obs[CELLS + cell(ball_x, ball_y)] = 1;
         obs[2 * CELLS + cell(last_x, last_y)] = 1;
         obs[3 * CELLS + SIZE..][..3 * SIZE].copy_from_slice(brick_map.as_flattened());
     }
-}
-
-impl Env for Breakout {
-    type Obs = u8;
-    type State = State;
-
-    fn observation_space(&self) -> Space {
-        Space::bytes(&[4, SIZE, SIZE], 1, 1.0)
-    }
-
-    fn action_space(&self) -> ActionSpace {
-        ActionSpace::Discrete { n: 3, masked: false }
-    }
-
-    fn reset(&mut self, rng: &mut Rng, obs: &mut [u8]) {
-        self.state = if rng.below(2) == 0 { State::start(0, 2) } else { State::start(9, 3) };
-        self.observe(obs);
-    }
-
-    #[inline(always)]
-    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [u8]) -> Step {
-        let sticks = self.params.sticky > 0.0 && rng.uniform() < self.params.sticky;
-        let action = if sticks { self.state.last_action } else { action.discrete() as u8 };
-        let outcome = self.advance(action);
-        self.observe(obs);
-        outcome
-    }
 
     fn render(&self, canvas: &mut Canvas) {
-        let State { ball_x, ball_y, pos, brick_map, last_x, last_y, .. } = self.state;
+        let State { ball_x, ball_y, pos, brick_map, last_x, last_y, .. } = *self;
         let side = SIZE as f32;
         canvas.view(0.0..side, 0.0..side, [250, 250, 247]);
         let mut square = |x: u8, y: u8, color| {
@@ -209,58 +157,56 @@ impl Env for Breakout {
         square(pos, 9, [60, 110, 160]);
     }
 
-    fn state(&self) -> Option<State> {
-        Some(self.state)
+    fn clock(&mut self) -> (&mut u8, &mut u32) {
+        (&mut self.last_action, &mut self.elapsed)
     }
 
-    fn set_state(&mut self, state: State) -> Result<(), Error> {
-        let State { ball_x, ball_y, ball_dir, pos, brick_map, last_x, last_y, last_action, elapsed, .. } = state;
-        let bad = |why: String| Err(Error::BadState(why));
+    fn refused(&self) -> Option<&'static str> {
+        let State { ball_x, ball_y, ball_dir, pos, brick_map, last_x, last_y, .. } = *self;
         if [ball_x, ball_y, pos, last_x, last_y].iter().any(|&x| usize::from(x) >= SIZE) {
-            return bad("ball_x, ball_y, pos, last_x and last_y must be 0 to 9".into());
+            return Some("ball_x, ball_y, pos, last_x and last_y must be 0 to 9");
         }
-        if ball_dir > 3 || last_action > 2 {
-            return bad("ball_dir must be 0 to 3, last_action 0 to 2".into());
+        if ball_dir > 3 {
+            return Some("ball_dir must be 0 to 3");
         }
         if ball_y == 9 {
-            return bad("ball_y is 9, where the episode is over".into());
+            return Some("ball_y is 9, where the episode is over");
         }
         if brick_map.as_flattened().iter().any(|&brick| brick > 1) {
-            return bad("brick_map must hold zeros and ones".into());
+            return Some("brick_map must hold zeros and ones");
         }
-        if elapsed >= self.params.max_steps {
-            return bad(format!("elapsed is {elapsed}, an episode ends at step {}", self.params.max_steps));
-        }
-        self.state = state;
-        Ok(())
+        None
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Purpose;
+    use crate::{Action, Env as _, Purpose};
 
     #[test]
     fn a_brick_gives_a_reward_and_turns_the_ball() {
         let mut env = Breakout::default();
-        let state = State { ball_x: 4, ball_y: 4, ball_dir: 1, ..State::start(0, 2) };
+        let state = State { ball_x: 4, ball_y: 4, ball_dir: 1, ..State::at(0, 2) };
         env.set_state(state).unwrap();
-        assert_eq!(env.advance(0), Step { reward: 1.0, terminated: false, truncated: false });
-        let State { ball_x, ball_y, ball_dir, brick_map, strike, .. } = env.state;
+        assert_eq!(
+            env.advance(0, &mut Rng::new(0, 0, 0, Purpose::Step)),
+            Step { reward: 1.0, terminated: false, truncated: false }
+        );
+        let State { ball_x, ball_y, ball_dir, brick_map, strike, .. } = env.game;
         assert_eq!((ball_x, ball_y, ball_dir, strike, brick_map[2][5]), (5, 4, 2, true, 0));
     }
 
     #[test]
     fn the_ball_bounces_off_the_paddle_or_is_lost() {
         let mut env = Breakout::default();
-        let state = State { ball_x: 4, ball_y: 8, ball_dir: 2, ..State::start(0, 2) };
+        let state = State { ball_x: 4, ball_y: 8, ball_dir: 2, ..State::at(0, 2) };
         for (pos, action, terminated, ball) in [(4, 0, false, (5, 8, 1)), (6, 1, false, (5, 8, 0)), (6, 0, true, (5, 9, 2))] {
             env.set_state(State { pos, ..state }).unwrap();
-            assert_eq!(env.advance(action).terminated, terminated);
-            assert_eq!((env.state.ball_x, env.state.ball_y, env.state.ball_dir), ball);
+            assert_eq!(env.advance(action, &mut Rng::new(0, 0, 0, Purpose::Step)).terminated, terminated);
+            assert_eq!((env.game.ball_x, env.game.ball_y, env.game.ball_dir), ball);
         }
-        assert!(env.set_state(env.state).is_err(), "the episode is over");
+        assert!(env.set_state(env.game).is_err(), "the episode is over");
     }
 
     #[test]
@@ -269,9 +215,9 @@ mod tests {
         let mut obs = [0; 4 * CELLS];
         let mut stuck = 0;
         for step in 0..10_000 {
-            env.set_state(State { last_action: 1, ..State::start(0, 2) }).unwrap();
+            env.set_state(State { last_action: 1, ..State::at(0, 2) }).unwrap();
             env.step(Action::Discrete(2), &mut Rng::new(0, 0, step, Purpose::Step), &mut obs);
-            stuck += u32::from(env.state.last_action == 1);
+            stuck += u32::from(env.game.last_action == 1);
         }
         // Binomial with mean 1000 and standard deviation 30.
         assert!((880..1120).contains(&stuck), "{stuck}");

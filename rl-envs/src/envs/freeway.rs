@@ -20,13 +20,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step};
+use super::minatar::{CELLS, Game, MinAtar, SIZE};
+use crate::{Color, Rng, Step};
 
-/// Number of rows, and of columns.
-const SIZE: usize = 10;
-const CELLS: usize = SIZE * SIZE;
-/// Number of planes of an observation.
-const PLANES: usize = 7;
 /// Number of lanes, of which row 1 is the first.
 const LANES: usize = 8;
 /// Column of the chicken.
@@ -35,23 +31,10 @@ const COLUMN: u8 = 4;
 const BOTTOM: u8 = 9;
 /// Steps between two moves of the chicken.
 const COOL_DOWN: u8 = 3;
+/// Colour of the cells behind cars.
+const TRAIL: Color = [225, 225, 225];
 /// Greatest k of a car's speed.
 const SLOWEST: u8 = 5;
-
-/// Constants of the environment.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Params {
-    /// Probability that the last action is repeated.
-    pub sticky: f32,
-    /// Steps after which an episode is truncated.
-    pub max_steps: u32,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Self { sticky: 0.1, max_steps: 2500 }
-    }
-}
 
 /// State of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,14 +56,14 @@ pub struct State {
     pub elapsed: u32,
 }
 
-impl State {
-    fn start(rng: &mut Rng) -> Self {
-        let (pos, move_timer, car_x, last_action, elapsed) = (BOTTOM, COOL_DOWN, [0; LANES], 0, 0);
-        let mut state = Self { pos, move_timer, car_x, car_timer: [0; LANES], car_speed: [1; LANES], last_action, elapsed };
-        state.draw_velocities(rng);
-        state
+impl Default for State {
+    fn default() -> Self {
+        let (pos, move_timer, last_action, elapsed) = (BOTTOM, COOL_DOWN, 0, 0);
+        Self { pos, move_timer, car_x: [0; LANES], car_timer: [1; LANES], car_speed: [1; LANES], last_action, elapsed }
     }
+}
 
+impl State {
     fn draw_velocities(&mut self, rng: &mut Rng) {
         for (timer, speed) in self.car_timer.iter_mut().zip(&mut self.car_speed) {
             let velocity = rng.below(2 * u32::from(SLOWEST)) as i8;
@@ -97,32 +80,23 @@ fn beside(x: u8, right: bool) -> u8 {
 }
 
 /// The Freeway environment.
-#[derive(Clone, Debug)]
-pub struct Freeway {
-    params: Params,
-    state: State,
-}
+pub(crate) type Freeway = MinAtar<State>;
 
-impl Default for Freeway {
-    fn default() -> Self {
-        Self::new(Params::default())
-    }
-}
+impl Game for State {
+    const PLANES: usize = 7;
+    const N_ACTIONS: u32 = 3;
+    const COLORS: &'static [Color] = &[[221, 122, 53], [60, 110, 160], TRAIL, TRAIL, TRAIL, TRAIL, TRAIL];
+    const MAX_STEPS: u32 = 2500;
 
-impl Freeway {
-    /// Creates an environment with the given constants.
-    #[must_use]
-    pub fn new(params: Params) -> Self {
-        Self { params, state: State::start(&mut Rng::new(0, 0, 0, crate::Purpose::Reset)) }
+    fn start(&mut self, rng: &mut Rng) {
+        *self = Self::default();
+        self.draw_velocities(rng);
     }
 
-    /// Takes one step with `action`, which sticky actions have already replaced.
     #[inline(always)]
     fn advance(&mut self, action: u8, rng: &mut Rng) -> Step {
-        let state = &mut self.state;
+        let state = self;
         let mut outcome = Step::default();
-        state.last_action = action;
-        state.elapsed += 1;
         if action != 0 && state.move_timer == 0 {
             state.move_timer = COOL_DOWN;
             state.pos = if action == 1 { state.pos.saturating_sub(1) } else { (state.pos + 1).min(BOTTOM) };
@@ -145,14 +119,12 @@ impl Freeway {
             *pos = if is_hit { BOTTOM } else { *pos };
         }
         state.move_timer = state.move_timer.saturating_sub(1);
-        outcome.truncated = state.elapsed >= self.params.max_steps;
         outcome
     }
 
     #[inline(always)]
     fn observe(&self, obs: &mut [u8]) {
-        let State { pos, car_x, car_speed, .. } = &self.state;
-        obs.fill(0);
+        let State { pos, car_x, car_speed, .. } = self;
         obs[usize::from(*pos) * SIZE + usize::from(COLUMN)] = 1;
         for ((&x, speed), row) in car_x.iter().zip(car_speed).zip(1..) {
             obs[CELLS + row * SIZE + usize::from(x)] = 1;
@@ -160,77 +132,38 @@ impl Freeway {
             obs[plane * CELLS + row * SIZE + usize::from(beside(x, *speed < 0))] = 1;
         }
     }
-}
 
-impl Env for Freeway {
-    type Obs = u8;
-    type State = State;
-
-    fn observation_space(&self) -> Space {
-        Space::bytes(&[PLANES, SIZE, SIZE], 1, 1.0)
+    fn clock(&mut self) -> (&mut u8, &mut u32) {
+        (&mut self.last_action, &mut self.elapsed)
     }
 
-    fn action_space(&self) -> ActionSpace {
-        ActionSpace::Discrete { n: 3, masked: false }
-    }
-
-    fn reset(&mut self, rng: &mut Rng, obs: &mut [u8]) {
-        self.state = State::start(rng);
-        self.observe(obs);
-    }
-
-    #[inline(always)]
-    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [u8]) -> Step {
-        let sticks = self.params.sticky > 0.0 && rng.uniform() < self.params.sticky;
-        let action = if sticks { self.state.last_action } else { action.discrete() as u8 };
-        let outcome = self.advance(action, rng);
-        self.observe(obs);
-        outcome
-    }
-
-    fn render(&self, canvas: &mut Canvas) {
-        let mut obs = [0; PLANES * CELLS];
-        self.observe(&mut obs);
-        let trail = [225, 225, 225];
-        let colors = [[221, 122, 53], [60, 110, 160], trail, trail, trail, trail, trail];
-        canvas.planes(&obs, SIZE, &colors);
-    }
-
-    fn state(&self) -> Option<State> {
-        Some(self.state)
-    }
-
-    fn set_state(&mut self, state: State) -> Result<(), Error> {
-        let State { pos, move_timer, car_x, car_timer, car_speed, last_action, elapsed } = state;
-        let bad = |why: String| Err(Error::BadState(why));
-        if !(1..=BOTTOM).contains(&pos) || move_timer > COOL_DOWN || last_action > 2 {
-            return bad("pos must be 1 to 9, move_timer 0 to 3, last_action 0 to 2".into());
+    fn refused(&self) -> Option<&'static str> {
+        let State { pos, move_timer, car_x, car_timer, car_speed, .. } = *self;
+        if !(1..=BOTTOM).contains(&pos) || move_timer > COOL_DOWN {
+            return Some("pos must be 1 to 9, move_timer 0 to 3");
         }
         if car_x.iter().any(|&x| usize::from(x) >= SIZE) {
-            return bad("car_x must be 0 to 9".into());
+            return Some("car_x must be 0 to 9");
         }
         let waits = |(timer, speed): (&u8, &i8)| (*timer).max(1) <= speed.unsigned_abs() && speed.unsigned_abs() <= SLOWEST;
         if !car_timer.iter().zip(&car_speed).all(waits) {
-            return bad("car_speed must be 1 to 5 or -5 to -1, car_timer no longer than that".into());
+            return Some("car_speed must be 1 to 5 or -5 to -1, car_timer no longer than that");
         }
-        if elapsed >= self.params.max_steps {
-            return bad(format!("elapsed is {elapsed}, an episode ends at step {}", self.params.max_steps));
-        }
-        self.state = state;
-        Ok(())
+        None
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Purpose;
+    use crate::{Env as _, Purpose};
 
     #[test]
     fn velocities_are_uniform() {
         let mut counts = [0; 11];
         for step in 0..5_000 {
-            let state = State::start(&mut Rng::new(0, 0, step, Purpose::Reset));
+            let mut state = State::default();
+            state.start(&mut Rng::new(0, 0, step, Purpose::Reset));
             assert_eq!(state.car_timer, state.car_speed.map(i8::unsigned_abs));
             state.car_speed.iter().for_each(|speed| counts[(speed + 5) as usize] += 1);
         }
@@ -243,12 +176,12 @@ mod tests {
     fn the_top_row_gives_a_reward_and_new_velocities() {
         let mut env = Freeway::default();
         let rng = &mut Rng::new(1, 0, 0, Purpose::Step);
-        env.set_state(State { pos: 1, move_timer: 0, car_x: [0; LANES], ..env.state }).unwrap();
-        let speeds = env.state.car_speed;
+        env.set_state(State { pos: 1, move_timer: 0, car_x: [0; LANES], ..env.game }).unwrap();
+        let speeds = env.game.car_speed;
         assert_eq!(env.advance(1, rng), Step { reward: 1.0, terminated: false, truncated: false });
-        assert_eq!((env.state.pos, env.state.move_timer), (BOTTOM, COOL_DOWN - 1));
-        assert_ne!(env.state.car_speed, speeds);
+        assert_eq!((env.game.pos, env.game.move_timer), (BOTTOM, COOL_DOWN - 1));
+        assert_ne!(env.game.car_speed, speeds);
         // The cars are where they were, and have waited a step.
-        assert_eq!((env.state.car_x, env.state.car_timer), ([0; LANES], env.state.car_speed.map(|k| k.unsigned_abs() - 1)));
+        assert_eq!((env.game.car_x, env.game.car_timer), ([0; LANES], env.game.car_speed.map(|k| k.unsigned_abs() - 1)));
     }
 }

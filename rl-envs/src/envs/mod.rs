@@ -1,10 +1,11 @@
-//! The environments, one file each.
+//! The environments, one file each, and what games of MinAtar share.
 
 pub mod acrobot;
 pub mod asterix;
 pub mod breakout;
 pub mod cartpole;
 pub mod freeway;
+pub mod minatar;
 pub mod mountain_car;
 pub mod mountain_car_continuous;
 pub mod pendulum;

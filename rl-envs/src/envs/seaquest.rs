@@ -25,13 +25,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step};
+use super::minatar::{CELLS, Game, MinAtar, SIZE};
+use crate::{Color, Rng, Step};
 
-/// Number of rows, and of columns.
-const SIZE: usize = 10;
-const CELLS: usize = SIZE * SIZE;
-/// Number of planes of an observation.
-const PLANES: usize = 10;
 /// Lowest row of the player.
 const DEEPEST: u8 = 8;
 /// Oxygen of a full tank.
@@ -56,21 +52,6 @@ const SHOT: u8 = 10;
 const MOST: usize = 64;
 /// Least `diver_count`.
 const FEWEST: i16 = -1000;
-
-/// Constants of the environment.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Params {
-    /// Probability that the last action is repeated.
-    pub sticky: f32,
-    /// Steps after which an episode is truncated.
-    pub max_steps: u32,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Self { sticky: 0.1, max_steps: 1000 }
-    }
-}
 
 /// Fish, submarine, diver or bullet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,8 +142,8 @@ pub struct State {
     pub elapsed: u32,
 }
 
-impl State {
-    fn start() -> Self {
+impl Default for State {
+    fn default() -> Self {
         Self {
             oxygen: OXYGEN,
             diver_count: 0,
@@ -185,7 +166,9 @@ impl State {
             elapsed: 0,
         }
     }
+}
 
+impl State {
     fn player(&self) -> [u8; 2] {
         [self.sub_x, self.sub_y]
     }
@@ -349,30 +332,37 @@ impl State {
 }
 
 /// The Seaquest environment.
-#[derive(Clone, Debug)]
-pub struct Seaquest {
-    params: Params,
-    state: State,
-}
+pub(crate) type Seaquest = MinAtar<State>;
 
-impl Default for Seaquest {
-    fn default() -> Self {
-        Self::new(Params::default())
+impl Game for State {
+    const PLANES: usize = 10;
+    const N_ACTIONS: u32 = 6;
+    const COLORS: &'static [Color] = &[
+        [60, 110, 160],
+        [150, 185, 215],
+        [45, 55, 72],
+        [225, 225, 225],
+        [200, 55, 60],
+        [221, 122, 53],
+        [200, 55, 60],
+        [150, 185, 215],
+        [60, 110, 160],
+        [84, 130, 53],
+    ];
+    const HEAP_BYTES: usize = 5 * MOST * size_of::<Swimmer>();
+
+    fn start(&mut self, _: &mut Rng) {
+        // Lists keep their memory.
+        let Self { f_bullets, e_bullets, e_fish, e_subs, divers, .. } = self;
+        let [f_bullets, e_bullets, e_fish, e_subs, divers] = [f_bullets, e_bullets, e_fish, e_subs, divers].map(|list| {
+            list.clear();
+            std::mem::take(list)
+        });
+        *self = Self { f_bullets, e_bullets, e_fish, e_subs, divers, ..Self::default() };
     }
-}
 
-impl Seaquest {
-    /// Creates an environment with the given constants.
-    #[must_use]
-    pub fn new(params: Params) -> Self {
-        Self { params, state: State::start() }
-    }
-
-    /// Takes one step with `action`, which sticky actions have already replaced.
     fn advance(&mut self, action: u8, rng: &mut Rng) -> Step {
-        let state = &mut self.state;
-        state.last_action = action;
-        state.elapsed += 1;
+        let state = self;
         state.spawn(rng);
         state.act(action);
         let shot = state.move_bullets();
@@ -384,17 +374,15 @@ impl Seaquest {
         timers.into_iter().for_each(|timer| *timer = timer.saturating_sub(1));
         let is_over = meets_sub | is_shot | meets_fish | (state.oxygen <= 0);
         let surfaced = state.breathe();
-        let truncated = state.elapsed >= self.params.max_steps;
         Step {
             reward: (shot + subs + fish) as f32 + surfaced.unwrap_or(0.0),
             terminated: is_over | surfaced.is_none(),
-            truncated,
+            truncated: false,
         }
     }
 
     fn observe(&self, obs: &mut [u8]) {
-        let state = &self.state;
-        obs.fill(0);
+        let state = self;
         let mut set = |plane: usize, x: u8, y: u8| {
             if usize::from(x) < SIZE {
                 obs[plane * CELLS + usize::from(y) * SIZE + usize::from(x)] = 1;
@@ -414,85 +402,35 @@ impl Seaquest {
             }
         }
     }
-}
 
-impl Env for Seaquest {
-    type Obs = u8;
-    type State = State;
-
-    fn observation_space(&self) -> Space {
-        Space::bytes(&[PLANES, SIZE, SIZE], 1, 1.0)
+    fn clock(&mut self) -> (&mut u8, &mut u32) {
+        (&mut self.last_action, &mut self.elapsed)
     }
 
-    fn action_space(&self) -> ActionSpace {
-        ActionSpace::Discrete { n: 6, masked: false }
-    }
-
-    fn heap_bytes(&self) -> usize {
-        5 * MOST * size_of::<Swimmer>()
-    }
-
-    fn reset(&mut self, _: &mut Rng, obs: &mut [u8]) {
-        let State { f_bullets, e_bullets, e_fish, e_subs, divers, .. } = &mut self.state;
-        // Lists keep their memory.
-        let lists = [f_bullets, e_bullets, e_fish, e_subs, divers];
-        let [f_bullets, e_bullets, e_fish, e_subs, divers] = lists.map(|list| {
-            list.clear();
-            std::mem::take(list)
-        });
-        self.state = State { f_bullets, e_bullets, e_fish, e_subs, divers, ..State::start() };
-        self.observe(obs);
-    }
-
-    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [u8]) -> Step {
-        let sticks = self.params.sticky > 0.0 && rng.uniform() < self.params.sticky;
-        let action = if sticks { self.state.last_action } else { action.discrete() as u8 };
-        let outcome = self.advance(action, rng);
-        self.observe(obs);
-        outcome
-    }
-
-    fn render(&self, canvas: &mut Canvas) {
-        let mut obs = [0; PLANES * CELLS];
-        self.observe(&mut obs);
-        let (player, light, dark) = ([60, 110, 160], [150, 185, 215], [45, 55, 72]);
-        let (trail, enemy, fish) = ([225, 225, 225], [200, 55, 60], [221, 122, 53]);
-        canvas.planes(&obs, SIZE, &[player, light, dark, trail, enemy, fish, enemy, light, player, [84, 130, 53]]);
-    }
-
-    fn state(&self) -> Option<State> {
-        Some(self.state.clone())
-    }
-
-    fn set_state(&mut self, state: State) -> Result<(), Error> {
-        let bad = |why: String| Err(Error::BadState(why));
-        let State { oxygen, diver_count, sub_x, sub_y, sub_or, e_spawn_speed, e_spawn_timer, d_spawn_timer, .. } = state;
-        let State { move_speed, ramp_index, shot_timer, last_action, elapsed, .. } = state;
-        if sub_x >= SIZE as u8 || sub_y > DEEPEST || last_action > 5 {
-            return bad("sub_x must be 0 to 9, sub_y 0 to 8, last_action 0 to 5".into());
+    fn refused(&self) -> Option<&'static str> {
+        let State { oxygen, diver_count, sub_x, sub_y, sub_or, e_spawn_speed, e_spawn_timer, d_spawn_timer, .. } = *self;
+        let State { move_speed, ramp_index, shot_timer, .. } = *self;
+        if sub_x >= SIZE as u8 || sub_y > DEEPEST {
+            return Some("sub_x must be 0 to 9, sub_y 0 to 8");
         }
         if sub_x == if sub_or { 0 } else { 9 } {
-            return bad("the player's back, behind sub_x, must be on the board".into());
+            return Some("the player's back, behind sub_x, must be on the board");
         }
         if !(0..=OXYGEN).contains(&oxygen) || !(FEWEST..=ROOM).contains(&diver_count) {
-            return bad("oxygen must be 0 to 200, diver_count -1000 to 6".into());
+            return Some("oxygen must be 0 to 200, diver_count -1000 to 6");
         }
-        let lists = [&state.f_bullets, &state.e_bullets, &state.e_fish, &state.e_subs, &state.divers];
+        let lists = [&self.f_bullets, &self.e_bullets, &self.e_fish, &self.e_subs, &self.divers];
         let fits = |it: &Swimmer| !it.is_out() && it.y < SIZE as u8 && it.move_timer <= MOVE && it.shot_timer <= SHOT;
         if !lists.iter().all(|list| list.len() <= MOST && list.iter().all(fits)) {
-            return bad("lists hold 64 at most, with x and y 0 to 9, move_timer 0 to 5, shot_timer 0 to 10".into());
+            return Some("lists hold 64 at most, with x and y 0 to 9, move_timer 0 to 5, shot_timer 0 to 10");
         }
         if !(1..=SPAWN).contains(&e_spawn_speed) || !(FASTEST..=MOVE).contains(&move_speed) || ramp_index > 100 {
-            return bad("e_spawn_speed must be 1 to 20, move_speed 2 to 5, ramp_index 0 to 100".into());
+            return Some("e_spawn_speed must be 1 to 20, move_speed 2 to 5, ramp_index 0 to 100");
         }
         if e_spawn_timer > SPAWN || d_spawn_timer > DIVER_SPAWN || shot_timer > COOL_DOWN {
-            return bad("e_spawn_timer must be 0 to 20, d_spawn_timer 0 to 30, shot_timer 0 to 5".into());
+            return Some("e_spawn_timer must be 0 to 20, d_spawn_timer 0 to 30, shot_timer 0 to 5");
         }
-        if elapsed >= self.params.max_steps {
-            return bad(format!("elapsed is {elapsed}, an episode ends at step {}", self.params.max_steps));
-        }
-        self.state = state;
-        Ok(())
+        None
     }
 }
 
@@ -505,7 +443,7 @@ mod tests {
     fn enemies_and_divers_enter_at_both_sides_in_any_row_and_a_third_of_the_enemies_are_submarines() {
         let (mut rows, mut n_right, mut n_subs, mut diver_rows) = ([0; SIZE], 0, 0, [0; SIZE]);
         for step in 0..8_000 {
-            let mut state = State { e_spawn_timer: 0, d_spawn_timer: 0, move_speed: 3, e_spawn_speed: 7, ..State::start() };
+            let mut state = State { e_spawn_timer: 0, d_spawn_timer: 0, move_speed: 3, e_spawn_speed: 7, ..State::default() };
             state.spawn(&mut Rng::new(0, 0, step, Purpose::Step));
             assert_eq!((state.e_spawn_timer, state.d_spawn_timer), (7, DIVER_SPAWN));
             let enemy = *state.e_fish.iter().chain(&state.e_subs).next().unwrap();
@@ -531,7 +469,7 @@ mod tests {
             let e_fish = (1..9).map(|y| swimmer(y, right)).collect();
             let mut n_entered = 0;
             for step in 0..200 {
-                let mut state = State { e_spawn_timer: 0, e_fish: Vec::clone(&e_fish), ..State::start() };
+                let mut state = State { e_spawn_timer: 0, e_fish: Vec::clone(&e_fish), ..State::default() };
                 state.spawn(&mut Rng::new(0, 0, step, Purpose::Step));
                 assert!(state.e_fish.iter().chain(&state.e_subs).all(|enemy| enemy.right == right));
                 assert_eq!(state.e_spawn_timer, SPAWN);

@@ -21,13 +21,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, ActionSpace, Canvas, Env, Error, Rng, Space, Step};
+use super::minatar::{CELLS, Game, MinAtar, SIZE};
+use crate::{Color, Rng, Step};
 
-/// Number of rows, and of columns.
-const SIZE: usize = 10;
-const CELLS: usize = SIZE * SIZE;
-/// Number of planes of an observation.
-const PLANES: usize = 6;
 /// Lowest row.
 const BOTTOM: usize = SIZE - 1;
 /// Steps between two shots of the cannon.
@@ -39,27 +35,15 @@ const FASTEST: u8 = 6;
 /// Steps between two shots of the aliens.
 const SHOT: u8 = 10;
 
+/// Colour of aliens.
+const ALIEN: Color = [84, 130, 53];
+
 /// Cells of the board: a bit for each column of each row.
 type Map = [u16; SIZE];
 
 const NO_CELLS: Map = [0; SIZE];
 /// Aliens of a new block.
 const BLOCK: Map = [0xFC, 0xFC, 0xFC, 0xFC, 0, 0, 0, 0, 0, 0];
-
-/// Constants of the environment.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Params {
-    /// Probability that the last action is repeated.
-    pub sticky: f32,
-    /// Steps after which an episode is truncated.
-    pub max_steps: u32,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Self { sticky: 0.1, max_steps: 1000 }
-    }
-}
 
 /// State of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,19 +73,23 @@ pub struct State {
     pub elapsed: u32,
 }
 
-const START: State = State {
-    pos: 5,
-    alien_map: BLOCK,
-    f_bullet_map: NO_CELLS,
-    e_bullet_map: NO_CELLS,
-    alien_dir: -1,
-    enemy_move_interval: MOVE,
-    alien_move_timer: MOVE,
-    alien_shot_timer: SHOT,
-    shot_timer: 0,
-    last_action: 0,
-    elapsed: 0,
-};
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            pos: 5,
+            alien_map: BLOCK,
+            f_bullet_map: NO_CELLS,
+            e_bullet_map: NO_CELLS,
+            alien_dir: -1,
+            enemy_move_interval: MOVE,
+            alien_move_timer: MOVE,
+            alien_shot_timer: SHOT,
+            shot_timer: 0,
+            last_action: 0,
+            elapsed: 0,
+        }
+    }
+}
 
 /// Returns all columns in which a map has a cell.
 #[inline(always)]
@@ -146,32 +134,21 @@ impl State {
 }
 
 /// The Space Invaders environment.
-#[derive(Clone, Debug)]
-pub struct SpaceInvaders {
-    params: Params,
-    state: State,
-}
+pub(crate) type SpaceInvaders = MinAtar<State>;
 
-impl Default for SpaceInvaders {
-    fn default() -> Self {
-        Self::new(Params::default())
-    }
-}
+impl Game for State {
+    const PLANES: usize = 6;
+    const N_ACTIONS: u32 = 4;
+    const COLORS: &'static [Color] = &[[60, 110, 160], ALIEN, ALIEN, ALIEN, [45, 55, 72], [200, 55, 60]];
 
-impl SpaceInvaders {
-    /// Creates an environment with the given constants.
-    #[must_use]
-    pub fn new(params: Params) -> Self {
-        Self { params, state: START }
+    fn start(&mut self, _: &mut Rng) {
+        *self = Self::default();
     }
 
-    /// Takes one step with `action`, which sticky actions have already replaced.
     #[inline(always)]
-    fn advance(&mut self, action: u8) -> Step {
-        let state = &mut self.state;
+    fn advance(&mut self, action: u8, _: &mut Rng) -> Step {
+        let state = self;
         let mut outcome = Step::default();
-        state.last_action = action;
-        state.elapsed += 1;
         match action {
             1 => state.pos = state.pos.saturating_sub(1),
             2 => state.pos = (state.pos + 1).min(BOTTOM as u8),
@@ -209,14 +186,12 @@ impl SpaceInvaders {
             state.enemy_move_interval = (state.enemy_move_interval - 1).max(FASTEST);
             state.alien_map = BLOCK;
         }
-        outcome.truncated = state.elapsed >= self.params.max_steps;
         outcome
     }
 
     #[inline(always)]
     fn observe(&self, obs: &mut [u8]) {
-        let State { pos, alien_map, f_bullet_map, e_bullet_map, alien_dir, .. } = &self.state;
-        obs.fill(0);
+        let State { pos, alien_map, f_bullet_map, e_bullet_map, alien_dir, .. } = self;
         obs[BOTTOM * SIZE + usize::from(*pos)] = 1;
         let moving = if *alien_dir < 0 { 2 } else { 3 };
         for (plane, map) in [(1, alien_map), (moving, alien_map), (4, f_bullet_map), (5, e_bullet_map)] {
@@ -225,85 +200,47 @@ impl SpaceInvaders {
             }
         }
     }
-}
 
-impl Env for SpaceInvaders {
-    type Obs = u8;
-    type State = State;
-
-    fn observation_space(&self) -> Space {
-        Space::bytes(&[PLANES, SIZE, SIZE], 1, 1.0)
+    fn clock(&mut self) -> (&mut u8, &mut u32) {
+        (&mut self.last_action, &mut self.elapsed)
     }
 
-    fn action_space(&self) -> ActionSpace {
-        ActionSpace::Discrete { n: 4, masked: false }
-    }
-
-    fn reset(&mut self, _: &mut Rng, obs: &mut [u8]) {
-        self.state = START;
-        self.observe(obs);
-    }
-
-    #[inline(always)]
-    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [u8]) -> Step {
-        let sticks = self.params.sticky > 0.0 && rng.uniform() < self.params.sticky;
-        let action = if sticks { self.state.last_action } else { action.discrete() as u8 };
-        let outcome = self.advance(action);
-        self.observe(obs);
-        outcome
-    }
-
-    fn render(&self, canvas: &mut Canvas) {
-        let mut obs = [0; PLANES * CELLS];
-        self.observe(&mut obs);
-        let alien = [84, 130, 53];
-        canvas.planes(&obs, SIZE, &[[60, 110, 160], alien, alien, alien, [45, 55, 72], [200, 55, 60]]);
-    }
-
-    fn state(&self) -> Option<State> {
-        Some(self.state)
-    }
-
-    fn set_state(&mut self, state: State) -> Result<(), Error> {
-        let State { pos, alien_map, f_bullet_map, e_bullet_map, alien_dir, .. } = state;
-        let State { enemy_move_interval, alien_move_timer, alien_shot_timer, shot_timer, last_action, elapsed, .. } = state;
-        let bad = |why: String| Err(Error::BadState(why));
-        if usize::from(pos) > BOTTOM || last_action > 3 || ![-1, 1].contains(&alien_dir) {
-            return bad("pos must be 0 to 9, last_action 0 to 3, alien_dir -1 or 1".into());
+    fn refused(&self) -> Option<&'static str> {
+        let State { pos, alien_map, f_bullet_map, e_bullet_map, alien_dir, .. } = *self;
+        let State { enemy_move_interval, alien_move_timer, alien_shot_timer, shot_timer, .. } = *self;
+        if usize::from(pos) > BOTTOM || ![-1, 1].contains(&alien_dir) {
+            return Some("pos must be 0 to 9, alien_dir -1 or 1");
         }
         if [alien_map, f_bullet_map, e_bullet_map].as_flattened().iter().any(|row| row >> SIZE != 0) {
-            return bad("rows of alien_map, f_bullet_map and e_bullet_map must be 0 to 1023".into());
+            return Some("rows of alien_map, f_bullet_map and e_bullet_map must be 0 to 1023");
         }
         if alien_map == NO_CELLS {
-            return bad("alien_map must have an alien".into());
+            return Some("alien_map must have an alien");
         }
-        if state.is_at_cannon(&alien_map) | state.is_at_cannon(&e_bullet_map) {
-            return bad("alien_map or e_bullet_map has the cannon's cell, where the episode is over".into());
+        if self.is_at_cannon(&alien_map) | self.is_at_cannon(&e_bullet_map) {
+            return Some("alien_map or e_bullet_map has the cannon's cell, where the episode is over");
         }
         if !(FASTEST..=MOVE).contains(&enemy_move_interval) || alien_move_timer > MOVE {
-            return bad("enemy_move_interval must be 6 to 12, alien_move_timer 0 to 12".into());
+            return Some("enemy_move_interval must be 6 to 12, alien_move_timer 0 to 12");
         }
         if alien_shot_timer > SHOT || shot_timer > COOL_DOWN {
-            return bad("alien_shot_timer must be 0 to 10, shot_timer 0 to 5".into());
+            return Some("alien_shot_timer must be 0 to 10, shot_timer 0 to 5");
         }
-        if elapsed >= self.params.max_steps {
-            return bad(format!("elapsed is {elapsed}, an episode ends at step {}", self.params.max_steps));
-        }
-        self.state = state;
-        Ok(())
+        None
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Env as _, Purpose};
 
     #[test]
     fn the_nearest_column_fires_and_of_two_the_left_one() {
         for (pos, row, expected) in
             [(5, 0b00_0010_0000, 5), (5, 0b01_0000_1000, 3), (5, 0b00_1000_1000, 3), (0, 0b10_0000_0000, 9)]
         {
-            let mut state = State { pos, alien_map: [row, 0, row, 0, 0, 0, 0, 0, 0, 0], ..START };
+            let mut state = State { pos, alien_map: [row, 0, row, 0, 0, 0, 0, 0, 0, 0], ..State::default() };
             state.alien_fires();
             assert_eq!(state.e_bullet_map, [0, 0, 1 << expected, 0, 0, 0, 0, 0, 0, 0], "{pos} {row:b}");
         }
@@ -313,8 +250,11 @@ mod tests {
     fn a_block_that_is_shot_is_followed_by_a_faster_one() {
         let mut env = SpaceInvaders::default();
         let (alien, bullet) = ([0, 0, 1, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
-        env.set_state(State { alien_map: alien, f_bullet_map: bullet, ..START }).unwrap();
-        assert_eq!(env.advance(0), Step { reward: 1.0, terminated: false, truncated: false });
-        assert_eq!((env.state.alien_map, env.state.f_bullet_map, env.state.enemy_move_interval), (BLOCK, NO_CELLS, MOVE - 1));
+        env.set_state(State { alien_map: alien, f_bullet_map: bullet, ..State::default() }).unwrap();
+        assert_eq!(
+            env.advance(0, &mut Rng::new(0, 0, 0, Purpose::Step)),
+            Step { reward: 1.0, terminated: false, truncated: false }
+        );
+        assert_eq!((env.game.alien_map, env.game.f_bullet_map, env.game.enemy_move_interval), (BLOCK, NO_CELLS, MOVE - 1));
     }
 }
