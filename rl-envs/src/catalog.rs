@@ -84,10 +84,7 @@ const PLAIN: Wrappers =
     Wrappers { frame_stack: 1, time_limit: 0, action_repeat: 1, pixels: 0, reward_clip: 0.0, hide: Hidden::Nothing };
 
 impl Stepped {
-    const fn of<E: Env + Default + 'static>() -> Self
-    where
-        Value: From<E::Obs>,
-    {
+    const fn of<E: Env + Default + 'static>() -> Self {
         Self {
             spaces: |wrappers| {
                 let env = wrappers.around(E::default());
@@ -103,7 +100,7 @@ impl Stepped {
                 true => Box::new(SyncVecEnv::slice(range, E::default()).with_isa(Isa::best())),
                 false => wrapped_slice::<E>(range, wrappers),
             },
-            trace: |init, actions| trace(E::default(), init, actions),
+            trace: |init, actions| trace(&mut E::default(), init, actions),
             check: |each| check_env_each(&E::default(), each),
             bytes: |wrappers| match wrappers.leave_env() {
                 true => size_of::<E>() + E::default().heap_bytes(),
@@ -127,10 +124,7 @@ impl Entry {
     /// # Ok::<(), rl_envs::Error>(())
     /// ```
     #[must_use]
-    pub const fn of<E: Env + Default + 'static>(name: &'static str, about: &'static str) -> Self
-    where
-        Value: From<E::Obs>,
-    {
+    pub const fn of<E: Env + Default + 'static>(name: &'static str, about: &'static str) -> Self {
         Self { name, about, wrappers: PLAIN, twinned: false, kind: Kind::Stepped(Stepped::of::<E>()) }
     }
 
@@ -361,10 +355,11 @@ fn spaces(env: &impl BlockingEnv) -> Spaces {
     Spaces { obs: env.observation_space(), actions: env.action_space() }
 }
 
+/// Creates the batch with plain instructions: wrappers move memory, which others do not do faster.
 fn wrapped_slice<E: Env + Default + 'static>(range: Range<usize>, wrappers: &Wrappers) -> Box<dyn VecEnv> {
     match wrappers.pixels {
-        0 => Box::new(SyncVecEnv::slice(range, wrappers.around(E::default())).with_isa(Isa::best())),
-        _ => Box::new(SyncVecEnv::slice(range, wrappers.around_pixels(E::default())).with_isa(Isa::best())),
+        0 => Box::new(SyncVecEnv::slice(range, wrappers.around(E::default()))),
+        _ => Box::new(SyncVecEnv::slice(range, wrappers.around_pixels(E::default()))),
     }
 }
 

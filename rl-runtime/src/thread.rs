@@ -26,6 +26,8 @@ pub struct Thread<R> {
 /// # Errors
 /// [`ThreadError`] if the system refuses.
 pub fn spawn<R: Send + 'static>(name: &str, work: impl FnOnce() -> R + Send + 'static) -> Result<Thread<R>, ThreadError> {
+    // One type of closure: what starts a thread is compiled once for each result, and not once for each call.
+    let work: Box<dyn FnOnce() -> R + Send> = Box::new(work);
     let handle = std::thread::Builder::new().name(name.into()).spawn(work);
     let handle = handle.map_err(|error| ThreadError { name: name.into(), cause: format!("cannot be spawned: {error}") })?;
     Ok(Thread { name: name.into(), handle })

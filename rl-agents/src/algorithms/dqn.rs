@@ -226,7 +226,7 @@ fn loss(
     let q = network.forward(params, obs)?.gather(&actions.unsqueeze(1)?, 1)?.squeeze(1)?;
     let error = (&q - targets)?;
     let size = error.abs()?;
-    let near = size.minimum(1.0)?;
+    let near = size.broadcast_minimum(&size.ones_like()?)?;
     let huber = ((near.sqr()? * 0.5)? + (&size - &near)?)?;
     Ok(((huber * weights)?.mean_all()?, q.mean_all()?, error))
 }

@@ -24,6 +24,7 @@ use crate::learner::batch::{Columns, Derivatives, Minibatch, Parts, SampleLoss, 
 use crate::learner::descent::Descent;
 use crate::learner::optim::Rule;
 use crate::learner::targets::{Refresh, Targets};
+use crate::network::precision::clamp;
 use crate::settings::{self, Kind};
 use crate::{ActorCritic, Error, MemoryKind, Metrics, NetConfig, Schedule};
 
@@ -124,11 +125,11 @@ fn loss(
     let distribution = policy.distribution().of_batch(params, &outputs, batch.masks.as_ref())?;
     let ratio = (distribution.log_prob(&batch.actions)? - &batch.log_probs)?.exp()?;
     let unclipped = (&ratio * &batch.advantages)?;
-    let clipped = (ratio.clamp(1.0 - clip, 1.0 + clip)? * &batch.advantages)?;
-    let policy_loss = unclipped.minimum(&clipped)?.mean_all()?.neg()?;
+    let clipped = (clamp(&ratio, 1.0 - clip, 1.0 + clip)? * &batch.advantages)?;
+    let policy_loss = unclipped.broadcast_minimum(&clipped)?.mean_all()?.neg()?;
 
     let clip_vf = f64::from(config.clip_range_vf);
-    let values = if clip_vf > 0.0 { (&batch.values + (values - &batch.values)?.clamp(-clip_vf, clip_vf)?)? } else { values };
+    let values = if clip_vf > 0.0 { (&batch.values + clamp(&(values - &batch.values)?, -clip_vf, clip_vf)?)? } else { values };
     let value_loss = candle_nn::loss::mse(&values, &batch.returns)?;
     let entropy_loss = distribution.entropy()?.mean_all()?.neg()?;
     let total = ((&policy_loss + (&entropy_loss * f64::from(config.ent_coef))?)? + (&value_loss * f64::from(config.vf_coef))?)?;

@@ -195,7 +195,7 @@ fn actor_loss(
 ) -> candle_core::Result<Tensor> {
     let [actions, log_probs] = policy.sample_tensor(params, obs, noise)?;
     let q = critics.forward(&critics.network().params_tensor()?, &Tensor::cat(&[obs, &actions], 1)?)?;
-    ((log_probs * f64::from(alpha))? - q[0].minimum(&q[1])?)?.mean_all()
+    ((log_probs * f64::from(alpha))? - q[0].broadcast_minimum(&q[1])?)?.mean_all()
 }
 
 /// Names of what a snapshot holds beside actor and critics.
@@ -551,7 +551,7 @@ mod tests {
             let params = network.params_tensor().unwrap().to_dtype(f64).unwrap();
             let rows = Tensor::from_slice(rows, (n, 4), &Device::Cpu).unwrap().to_dtype(f64).unwrap();
             let q = agent.critics.online.forward(&params, &rows).unwrap();
-            q[0].minimum(&q[1]).unwrap().to_vec1::<f64>().unwrap()
+            q[0].broadcast_minimum(&q[1]).unwrap().to_vec1::<f64>().unwrap()
         };
         let mut alone = vec![0.0; n];
         agent.critics.online.least(&rows, &pool, &mut scratches[1], &mut alone).unwrap();

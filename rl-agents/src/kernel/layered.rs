@@ -139,29 +139,23 @@ impl Layered {
         let n = slices.iter().map(|slice| slice.range.len()).sum::<usize>();
         self.reserve(kernel.net, n.min(CHUNK), chunks.len() > 1);
         for (i, chunk) in chunks.iter().enumerate() {
-            self.activations(kernel, samples, slices, threads, loss, chunk);
+            let rows = chunk[0].samples.start..chunk[chunk.len() - 1].samples.end;
+            self.forward(kernel, samples, threads, rows);
+            self.loss(kernel, slices, threads, loss, chunk);
+            self.backward(kernel, threads, chunk);
             self.weights(kernel, threads, chunk, chunks.len() > 1, i + 1 == chunks.len(), gradient);
         }
     }
 
-    /// Computes a chunk's outputs, and the gradients of every layer's sums.
-    fn activations<S: Stats, L: TileLoss<S>>(
-        &mut self,
-        PackedNet { isa, net, packed }: PackedNet<'_>,
-        samples: Samples<'_>,
-        slices: &mut [BatchSlice<S>],
-        threads: Threads<'_>,
-        loss: &L,
-        chunk: &[SliceTile],
-    ) {
-        let Self { height, inputs, outputs, deltas, out_grads, .. } = self;
-        let (height, start) = (*height, chunk[0].samples.start);
-        let n = chunk[chunk.len() - 1].samples.end - start;
-
+    /// Computes a chunk's outputs.
+    fn forward(&mut self, kernel: PackedNet<'_>, samples: Samples<'_>, threads: Threads<'_>, chunk: Range<usize>) {
+        let PackedNet { isa, net, packed } = kernel;
+        let Self { height, inputs, outputs, .. } = self;
+        let (height, n) = (*height, chunk.len());
         let mut all: Vec<_> = units(n, panels(net.n_in), 0, inputs).collect();
         threads.each(Stage::Inputs, &mut all, &|unit| {
             let columns = unit.panel * PANEL..net.n_in.min((unit.panel + 1) * PANEL);
-            let range = start + unit.first..start + unit.samples().end;
+            let range = chunk.start + unit.first..chunk.start + unit.samples().end;
             samples.copy(range, net.n_in, columns, PANEL, unit.to);
         });
         for depth in 0..net.depth() {
@@ -171,7 +165,19 @@ impl Layered {
                 dispatch(isa, Forward { net, packed, input, unit });
             });
         }
+    }
 
+    /// Computes the gradients of the sums of a chunk's heads.
+    fn loss<S: Stats, L: TileLoss<S>>(
+        &mut self,
+        PackedNet { isa, net, .. }: PackedNet<'_>,
+        slices: &mut [BatchSlice<S>],
+        threads: Threads<'_>,
+        loss: &L,
+        chunk: &[SliceTile],
+    ) {
+        let Self { height, outputs, out_grads, .. } = self;
+        let (height, start) = (*height, chunk[0].samples.start);
         while out_grads.len() < chunk.len() {
             let heads = net.chains.iter().map(|chain| if chain.activated { 0 } else { net.layers[chain.last()].n_out });
             out_grads.push(heads.map(|n_out| Aligned::zeros(TILE * panels(n_out) * PANEL)).collect());
@@ -189,6 +195,13 @@ impl Layered {
                 visit(isa, tile, &mut SliceLoss { loss, stats: &mut **stats });
             }
         });
+    }
+
+    /// Computes the gradients of every layer's sums from those of a chunk's heads.
+    fn backward(&mut self, PackedNet { isa, net, packed }: PackedNet<'_>, threads: Threads<'_>, chunk: &[SliceTile]) {
+        let Self { height, outputs, deltas, out_grads, .. } = self;
+        let (height, start) = (*height, chunk[0].samples.start);
+        let n = chunk[chunk.len() - 1].samples.end - start;
         for (c, chain) in net.chains.iter().enumerate().filter(|(_, chain)| !chain.activated) {
             for (tile, grads) in chunk.iter().zip(&*out_grads) {
                 let rows = (tile.samples.start - start) * PANEL..(tile.samples.end - start) * PANEL;
@@ -198,7 +211,6 @@ impl Layered {
                 }
             }
         }
-
         for depth in (0..net.depth() - 1).rev() {
             compute_depth(net, n, threads, Stage::Backward, depth, deltas, |unit, deltas| {
                 let dz = |reader: usize| Rows::new(&deltas[reader], height, unit.samples());

@@ -13,6 +13,7 @@ use rl_policy::{Exported, Head};
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{self, Tile};
 use crate::network::params::Layout;
+use crate::network::precision::clamp;
 use crate::policy::distributions::HALF_LN_2_PI;
 use crate::policy::exported::bounds;
 use crate::policy::network::{HeadLayers, NO_MEMORY, Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
@@ -193,7 +194,7 @@ impl SquashedGaussian {
     /// Errors of candle.
     pub fn forward(&self, params: &Tensor, obs: &Tensor) -> candle_core::Result<[Tensor; 2]> {
         let outputs = self.network.forward(params, obs)?;
-        let log_std = outputs[LOG_STD].clamp(LOG_STD_RANGE.0, LOG_STD_RANGE.1)?;
+        let log_std = clamp(&outputs[LOG_STD], LOG_STD_RANGE.0.into(), LOG_STD_RANGE.1.into())?;
         Ok([outputs[MEAN].clone(), log_std])
     }
 

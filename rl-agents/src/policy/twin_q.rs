@@ -80,7 +80,7 @@ impl TwinQ {
         let Some(kernel) = self.network.kernel() else {
             let obs = self.network.features(ObsSlice::F32(rows))?;
             let all = self.forward(&self.network.params_tensor()?, &obs)?;
-            q.copy_from_slice(&all[0].minimum(&all[all.len() - 1])?.to_vec1::<f32>()?);
+            q.copy_from_slice(&all[0].broadcast_minimum(&all[all.len() - 1])?.to_vec1::<f32>()?);
             return Ok(());
         };
         let (d, chains, n, mut q) = (self.network.obs_len(), &self.chains, q.len(), q);

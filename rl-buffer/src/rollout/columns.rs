@@ -215,7 +215,6 @@ impl RolloutColumns<'_> {
     }
 
     /// Returns observations and masks of row `t` for writing, as a reset does.
-    #[inline]
     pub fn start(&mut self, t: usize) -> (ObsSliceMut<'_>, Option<&mut [u8]>) {
         let obs = visit!(Obs, self.steps.obs.as_mut(), |obs| row_mut(obs, t));
         (obs, self.steps.masks.as_mut().map(|[masks, _]| row_mut(masks, t)))
@@ -224,7 +223,6 @@ impl RolloutColumns<'_> {
     /// Returns what a policy reads and writes in step `t`.
     ///
     /// Observations and masks (empty without any) to read; actions, log-probabilities and values to write.
-    #[inline]
     pub fn act(&mut self, t: usize) -> (ObsSlice<'_>, &[u8], ActColumns<'_>) {
         let obs = visit!(Obs, self.steps.obs.as_ref(), |obs| row(obs, t));
         let masks = self.steps.masks.as_ref().map_or(&[][..], |[masks, _]| row(masks, t));
@@ -233,7 +231,6 @@ impl RolloutColumns<'_> {
     }
 
     /// Returns what environments read and write in step `t`: `obs` is row t + 1.
-    #[inline]
     pub fn step(&mut self, t: usize) -> StepSlicesMut<'_> {
         let Steps { obs, actions, rewards, terminated, truncated, final_obs, masks } = &mut self.steps;
         Steps {

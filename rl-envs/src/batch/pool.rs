@@ -153,6 +153,45 @@ impl Shared {
         (!sleeping.1).then_some(state)
     }
 
+    /// Runs a job on all threads; returns false, with nothing done, while another job runs.
+    ///
+    /// # Safety
+    /// Any thread may call `job.call` with `job.data`, once for each item, until this returns.
+    unsafe fn run(&self, job: Job) -> bool {
+        /// Closes the job even if this thread panics: other threads use its stack frame.
+        struct Closing<'a>(&'a Shared);
+        impl Drop for Closing<'_> {
+            fn drop(&mut self) {
+                self.0.close();
+            }
+        }
+
+        let _owner = match self.owner.try_lock() {
+            Ok(owner) => owner,
+            // An earlier job panicked while it held the lock; it closed its job all the same.
+            Err(TryLockError::Poisoned(owner)) => owner.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        // SAFETY: this thread holds `owner`, and the last job was closed before `owner` was released, so no thread reads this.
+        unsafe { *self.job.get() = job };
+        *locked(&self.panic) = None;
+        self.next.store(0, Ordering::Relaxed);
+        let number = self.state.load(Ordering::Relaxed) / NUMBER + 1;
+        self.state.store(number.wrapping_mul(NUMBER) | OPEN, Ordering::SeqCst);
+        let closing = Closing(self);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            // A thread that is about to sleep holds this lock until it does.
+            drop(locked(&self.sleeping));
+            self.wake.notify_all();
+        }
+        self.work(job);
+        drop(closing);
+        if let Some(panic) = locked(&self.panic).take() {
+            resume_unwind(panic);
+        }
+        true
+    }
+
     /// Closes the job and waits until no thread is inside it.
     fn close(&self) {
         self.state.fetch_and(!OPEN, Ordering::Relaxed);
@@ -231,15 +270,6 @@ impl Pool {
     /// # Panics
     /// If `f` panics.
     pub fn each<T: Send>(&self, items: &mut [T], f: &(impl Fn(&mut T) + Sync)) {
-        let Some(team) = self.team.as_ref().filter(|_| items.len() > 1) else { return items.iter_mut().for_each(f) };
-        let shared = &*team.shared;
-        let _owner = match shared.owner.try_lock() {
-            Ok(owner) => owner,
-            // An earlier job panicked while it held the lock; it closed its job all the same.
-            Err(TryLockError::Poisoned(owner)) => owner.into_inner(),
-            Err(TryLockError::WouldBlock) => return items.iter_mut().for_each(f),
-        };
-
         struct EachCall<'a, T, F> {
             items: *mut T,
             f: &'a F,
@@ -255,32 +285,13 @@ impl Pool {
         fn call_of<T, F: Fn(&mut T)>(_: &EachCall<'_, T, F>) -> unsafe fn(*const (), usize) {
             call::<T, F>
         }
-        /// Closes the job even if this thread panics: other threads use its stack frame.
-        struct Closing<'a>(&'a Shared);
-        impl Drop for Closing<'_> {
-            fn drop(&mut self) {
-                self.0.close();
-            }
-        }
 
         let work = EachCall { items: items.as_mut_ptr(), f };
         let job = Job { call: call_of(&work), data: (&raw const work).cast(), n: items.len() };
-        // SAFETY: this thread holds `owner`, and the last job was closed before `owner` was released, so no thread reads this.
-        unsafe { *shared.job.get() = job };
-        *locked(&shared.panic) = None;
-        shared.next.store(0, Ordering::Relaxed);
-        let number = shared.state.load(Ordering::Relaxed) / NUMBER + 1;
-        shared.state.store(number.wrapping_mul(NUMBER) | OPEN, Ordering::SeqCst);
-        let closing = Closing(shared);
-        if shared.sleepers.load(Ordering::SeqCst) > 0 {
-            // A thread that is about to sleep holds this lock until it does.
-            drop(locked(&shared.sleeping));
-            shared.wake.notify_all();
-        }
-        shared.work(job);
-        drop(closing);
-        if let Some(panic) = locked(&shared.panic).take() {
-            resume_unwind(panic);
+        let team = self.team.as_ref().filter(|_| items.len() > 1);
+        // SAFETY: `work` outlives this call, its items are borrowed for that long, and `T: Send` and `F: Sync` allow any thread.
+        if !team.is_some_and(|team| unsafe { team.shared.run(job) }) {
+            items.iter_mut().for_each(f);
         }
     }
 }

@@ -196,6 +196,8 @@ impl VecEnv for Box<dyn VecEnv> {
 pub struct SyncVecEnv<E> {
     envs: Vec<E>,
     isa: Isa,
+    /// Steps with `isa`: compiled for all instruction sets only where [`SyncVecEnv::with_isa`] asks for one.
+    step_with: fn(Isa, EnvsStep<'_, E>),
     first_env: u32,
     seed: u64,
     /// Lifetime steps of every environment.
@@ -224,14 +226,15 @@ impl<E: Env> SyncVecEnv<E> {
             action_space: env.action_space(),
             envs: vec![env; range.len()],
             isa: Isa::Plain,
+            step_with: |_, work| work.run::<isa::Plain>(),
         }
     }
 
     fn step_some(&mut self, range: Range<usize>, step: u64, steps: StepSlicesMut<'_>) -> Result<(), Error> {
-        let Self { envs, isa, seed, first_env, observation_space, action_space, .. } = self;
+        let Self { envs, isa, step_with, seed, first_env, observation_space, action_space, .. } = self;
         steps.check(range.len(), observation_space, action_space)?;
         let (d, a, first_env) = (observation_space.len(), action_space.len(), *first_env + range.start as u32);
-        isa::dispatch(*isa, EnvsStep { envs: &mut envs[range], steps, d, a, seed: *seed, step, first_env });
+        step_with(*isa, EnvsStep { envs: &mut envs[range], steps, d, a, seed: *seed, step, first_env });
         Ok(())
     }
 
@@ -239,6 +242,7 @@ impl<E: Env> SyncVecEnv<E> {
     #[must_use]
     pub fn with_isa(mut self, isa: Isa) -> Self {
         self.isa = isa;
+        self.step_with = |isa, work| isa::dispatch(isa, work);
         self
     }
 }
@@ -247,7 +251,7 @@ impl<E: Env> SyncVecEnv<E> {
 pub(crate) const CHECKED: &str = "observations were checked";
 
 /// One step of every environment, compiled for an instruction set.
-struct EnvsStep<'a, E: Env> {
+struct EnvsStep<'a, E> {
     envs: &'a mut [E],
     steps: StepSlicesMut<'a>,
     d: usize,

@@ -3,9 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::check::run::{ENDLESS, Frame, Run, compare, row};
+use crate::check::subject::{AnyState, Subject};
 use crate::check::trace::OwnedAction;
 use crate::check::{Check, Found, Outcome};
-use crate::{ActionSpace, Element as _, Env, Steps, SyncVecEnv, VecEnv as _, numerics::codec};
+use crate::{ActionSpace, Env, Steps};
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
@@ -15,16 +16,16 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
 /// Checks `env` against the contract.
 ///
 /// Takes about a second for an environment whose steps take a few microseconds.
-pub fn check_env<E: Env>(env: &E) -> Vec<Check> {
+pub fn check_env<E: Env + 'static>(env: &E) -> Vec<Check> {
     let mut checks = Vec::new();
     check_env_each(env, &mut |check| checks.push(check));
     checks
 }
 
 /// Passes each of the checks of [`check_env`] to `each` once it is done.
-pub(crate) fn check_env_each<E: Env>(env: &E, each: &mut dyn FnMut(Check)) {
-    type Clause<E> = (&'static str, &'static str, fn(&E) -> Found);
-    let clauses: [Clause<E>; 21] = [
+pub(crate) fn check_env_each(env: &dyn Subject, each: &mut dyn FnMut(Check)) {
+    type Clause = (&'static str, &'static str, fn(&dyn Subject) -> Found);
+    let clauses: [Clause; 21] = [
         ("spaces", "the spaces are not empty, and their bounds are numbers in order", spaces),
         ("constant_spaces", "the spaces stay what they are", constant_spaces),
         ("finite_observations", "observations are finite", finite_observations),
@@ -47,7 +48,7 @@ pub(crate) fn check_env_each<E: Env>(env: &E, each: &mut dyn FnMut(Check)) {
         ("state_as_json", "the state survives being written as JSON", state_as_json),
         ("batch", "an environment of a batch does what it does alone", batch),
     ];
-    let run = |(name, about, clause): Clause<E>| {
+    let run = |(name, about, clause): Clause| {
         let outcome = match catch_unwind(AssertUnwindSafe(|| clause(env))) {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(what)) => Outcome::Failed(what),
@@ -59,7 +60,7 @@ pub(crate) fn check_env_each<E: Env>(env: &E, each: &mut dyn FnMut(Check)) {
 }
 
 /// Applies `look` to two long runs and to the first steps of many others.
-fn look_at<E: Env>(env: &E, look: impl Fn(&Frame) -> Result<(), String>) -> Found {
+fn look_at(env: &dyn Subject, look: impl Fn(&Frame) -> Result<(), String>) -> Found {
     for seed in 0..100 {
         for frame in Run::new(env, seed).take(if seed < 2 { 5000 } else { 3 }) {
             look(&frame).map_err(|what| format!("{frame} of seed {seed}: {what}"))?;
@@ -68,13 +69,13 @@ fn look_at<E: Env>(env: &E, look: impl Fn(&Frame) -> Result<(), String>) -> Foun
     Ok(Outcome::Passed)
 }
 
-fn spaces<E: Env>(env: &E) -> Found {
+fn spaces(env: &dyn Subject) -> Found {
     let space = env.observation_space();
     if space.shape().is_empty() || space.len() == 0 {
         return Err(format!("the observation space has shape {:?}: give it at least one element", space.shape()));
     }
-    if space.dtype() != E::Obs::DTYPE {
-        let (a, b) = (space.dtype(), E::Obs::DTYPE);
+    if space.dtype() != env.dtype() {
+        let (a, b) = (space.dtype(), env.dtype());
         return Err(format!(
             "the observation space is of {a:?}, the environment's observations are of {b:?}: make them the same"
         ));
@@ -106,13 +107,13 @@ fn bounds(what: &str, low: &[f32], high: &[f32]) -> Found {
     Ok(Outcome::Passed)
 }
 
-fn constant_spaces<E: Env>(env: &E) -> Found {
-    let spaces = |env: &E| (env.observation_space(), env.action_space());
+fn constant_spaces(env: &dyn Subject) -> Found {
+    let spaces = |env: &dyn Subject| (env.observation_space(), env.action_space());
     let expected = spaces(env);
     let mut run = Run::new(env, 0);
     for _ in 0..300 {
         let Some(frame) = run.next() else { break };
-        let found = spaces(&run.env);
+        let found = spaces(&*run.env);
         if found != expected {
             return Err(format!("{frame} the spaces are {found:?}, before they were {expected:?}: pad, or use a mask"));
         }
@@ -120,14 +121,14 @@ fn constant_spaces<E: Env>(env: &E) -> Found {
     Ok(Outcome::Passed)
 }
 
-fn finite_observations<E: Env>(env: &E) -> Found {
+fn finite_observations(env: &dyn Subject) -> Found {
     look_at(env, |frame| match frame.obs.iter().position(|x| !x.is_finite()) {
         Some(i) => Err(format!("obs[{i}] is {}: look for a division by 0, a root or a logarithm", frame.obs[i])),
         None => Ok(()),
     })
 }
 
-fn observations_in_space<E: Env>(env: &E) -> Found {
+fn observations_in_space(env: &dyn Subject) -> Found {
     let space = env.observation_space();
     let (low, high) = (space.low(), space.high());
     // Another check reports numbers that are not finite.
@@ -141,21 +142,21 @@ fn observations_in_space<E: Env>(env: &E) -> Found {
     })
 }
 
-fn finite_rewards<E: Env>(env: &E) -> Found {
+fn finite_rewards(env: &dyn Subject) -> Found {
     look_at(env, |frame| match frame.reward {
         reward if reward.is_finite() => Ok(()),
         reward => Err(format!("the reward is {reward}: look for a division by 0, a root or a logarithm")),
     })
 }
 
-fn episodes_end<E: Env>(env: &E) -> Found {
+fn episodes_end(env: &dyn Subject) -> Found {
     if Run::new(env, 0).take(ENDLESS).any(|frame| frame.done()) {
         return Ok(Outcome::Passed);
     }
     Err(format!("no episode has ended in {ENDLESS} steps of random actions, so no return can be reported: add a time limit"))
 }
 
-fn same_seed<E: Env>(env: &E) -> Found {
+fn same_seed(env: &dyn Subject) -> Found {
     for seed in 0..3 {
         // One after the other: a hidden counter or clock has advanced in between.
         compare(&Run::new(env, seed).record(), Run::new(env, seed))
@@ -164,22 +165,22 @@ fn same_seed<E: Env>(env: &E) -> Found {
     Ok(Outcome::Passed)
 }
 
-fn whole_row<E: Env>(env: &E, at_reset: bool) -> Found {
+fn whole_row(env: &dyn Subject, at_reset: bool) -> Found {
     let run = |byte| Run { poison: Some((at_reset, byte)), ..Run::new(env, 1) };
     let compared = compare(&run(0x55).record(), run(0xAA));
     compared.map_err(|what| format!("{what}, by what the row held before: write all of it, read none of it"))?;
     Ok(Outcome::Passed)
 }
 
-fn whole_row_at_reset<E: Env>(env: &E) -> Found {
+fn whole_row_at_reset(env: &dyn Subject) -> Found {
     whole_row(env, true)
 }
 
-fn whole_row_at_step<E: Env>(env: &E) -> Found {
+fn whole_row_at_step(env: &dyn Subject) -> Found {
     whole_row(env, false)
 }
 
-fn other_seeds<E: Env>(env: &E) -> Found {
+fn other_seeds(env: &dyn Subject) -> Found {
     let run = |seed| Run { action_seed: 0, ..Run::new(env, seed) };
     let expected = run(0).record();
     let mut has_drawn = false;
@@ -196,7 +197,7 @@ fn other_seeds<E: Env>(env: &E) -> Found {
     Ok(Outcome::Skipped("no random number is drawn and all seeds give the same: an environment without randomness".into()))
 }
 
-fn reset_forgets<E: Env>(env: &E) -> Found {
+fn reset_forgets(env: &dyn Subject) -> Found {
     let expected = Run::new(env, 3).record();
     // The longest run finds sums over episodes: a step counter that is not reset exceeds most time limits.
     for used in [2, 3, 8, 50, 5000] {
@@ -210,7 +211,7 @@ fn reset_forgets<E: Env>(env: &E) -> Found {
     Ok(Outcome::Passed)
 }
 
-fn independent_clones<E: Env>(env: &E) -> Found {
+fn independent_clones(env: &dyn Subject) -> Found {
     let advice =
         |what| format!("{what}, alone and then beside a clone: share nothing mutable, neither by an Arc nor by a static");
     let (a, b) = (Run::new(env, 5).record(), Run::new(env, 6).record());
@@ -230,7 +231,7 @@ fn independent_clones<E: Env>(env: &E) -> Found {
     Ok(Outcome::Passed)
 }
 
-fn every_action<E: Env>(env: &E) -> Found {
+fn every_action(env: &dyn Subject) -> Found {
     let middle = |low: f32, high: f32| if low.is_finite() && high.is_finite() { low / 2.0 + high / 2.0 } else { 0.0 };
     let space = env.action_space();
     let actions: Vec<OwnedAction> = match &space {
@@ -278,11 +279,11 @@ fn every_action<E: Env>(env: &E) -> Found {
     Ok(Outcome::Passed)
 }
 
-fn with_masks<E: Env>(env: &E, check: impl Fn() -> Found) -> Found {
+fn with_masks(env: &dyn Subject, check: impl Fn() -> Found) -> Found {
     if env.action_space().masked() { check() } else { Ok(Outcome::Skipped("the action space has no masks".into())) }
 }
 
-fn mask_values<E: Env>(env: &E) -> Found {
+fn mask_values(env: &dyn Subject) -> Found {
     with_masks(env, || {
         look_at(env, |frame| match frame.mask.iter().position(|&x| x > 1) {
             Some(i) => Err(format!("mask[{i}] is {}: write 1 for a legal action, 0 for another", frame.mask[i])),
@@ -291,7 +292,7 @@ fn mask_values<E: Env>(env: &E) -> Found {
     })
 }
 
-fn legal_actions<E: Env>(env: &E) -> Found {
+fn legal_actions(env: &dyn Subject) -> Found {
     with_masks(env, || {
         look_at(env, |frame| match frame.done() || frame.mask.iter().any(|&x| x != 0) {
             true => Ok(()),
@@ -300,7 +301,7 @@ fn legal_actions<E: Env>(env: &E) -> Found {
     })
 }
 
-fn whole_mask<E: Env>(env: &E) -> Found {
+fn whole_mask(env: &dyn Subject) -> Found {
     with_masks(env, || {
         let run = |mask_fill| Run { mask_fill, ..Run::new(env, 1) };
         compare(&run(0x55).record(), run(0xAA))
@@ -309,7 +310,7 @@ fn whole_mask<E: Env>(env: &E) -> Found {
     })
 }
 
-fn repeated_mask<E: Env>(env: &E) -> Found {
+fn repeated_mask(env: &dyn Subject) -> Found {
     with_masks(env, || {
         let run = |mask_asks| Run { mask_asks, ..Run::new(env, 1) };
         compare(&run(1).record(), run(3)).map_err(|what| {
@@ -320,7 +321,7 @@ fn repeated_mask<E: Env>(env: &E) -> Found {
 }
 
 /// Calls `check` at a few points of running episodes, if the state can be saved.
-fn with_states<E: Env>(env: &E, check: impl Fn(&Run<E>, E::State) -> Result<(), String>) -> Found {
+fn with_states(env: &dyn Subject, check: impl Fn(&Run, AnyState) -> Result<(), String>) -> Found {
     let mut run = Run::new(env, 7);
     for (frames, i) in [1, 1, 1, 3, 8, 27, 110].into_iter().zip(0..) {
         run.skip_frames(frames);
@@ -342,13 +343,13 @@ fn with_states<E: Env>(env: &E, check: impl Fn(&Run<E>, E::State) -> Result<(), 
     Ok(Outcome::Passed)
 }
 
-fn saved_state<E: Env>(env: &E) -> Found {
+fn saved_state(env: &dyn Subject) -> Found {
     with_states(env, |run, state| {
         let expected = run.clone().record();
         let mut used = Run::new(env, 8);
         used.skip_frames(20);
         let again = run.env.state().ok_or("a second call gives none: always give one, or never")?;
-        for (mut env, state, which) in [(env.clone(), state, "a fresh"), (used.env, again, "a used")] {
+        for (mut env, state, which) in [(env.boxed_clone(), state, "a fresh"), (used.env, again, "a used")] {
             env.set_state(state)
                 .map_err(|e| format!("set_state of {which} environment refuses it: {e}: accept what state gives"))?;
             compare(&expected, Run { env, ..run.clone() }).map_err(|what| {
@@ -362,10 +363,10 @@ fn saved_state<E: Env>(env: &E) -> Found {
 /// Compares an environment restored from the state itself with one from a copy.
 ///
 /// `saved_state` reports losses in `state` or `set_state`.
-fn copied_state<E: Env>(env: &E, copy: impl Fn(&E::State) -> Result<E::State, String>) -> Found {
+fn copied_state(env: &dyn Subject, copy: impl Fn(&AnyState) -> Result<AnyState, String>) -> Found {
     with_states(env, |run, state| {
         let copied = copy(&state)?;
-        let (mut original, mut other) = (env.clone(), env.clone());
+        let (mut original, mut other) = (env.boxed_clone(), env.boxed_clone());
         if original.set_state(state).is_err() {
             return Ok(());
         }
@@ -376,29 +377,28 @@ fn copied_state<E: Env>(env: &E, copy: impl Fn(&E::State) -> Result<E::State, St
     })
 }
 
-fn state_as_bytes<E: Env>(env: &E) -> Found {
+fn state_as_bytes(env: &dyn Subject) -> Found {
     copied_state(env, |state| {
-        let copy = codec::encode(state).and_then(|bytes| codec::decode(&bytes));
-        copy.map_err(|e| {
+        env.state_through_bytes(state).map_err(|e| {
             format!("{e}: avoid attributes of serde that need a self-describing format, such as untagged or flatten")
         })
     })
 }
 
-fn state_as_json<E: Env>(env: &E) -> Found {
+fn state_as_json(env: &dyn Subject) -> Found {
     copied_state(env, |state| {
-        let copy = serde_json::to_string(state).and_then(|text| serde_json::from_str(&text));
-        copy.map_err(|e| format!("{e}: JSON has neither NaN nor infinity (take an Option), and only string keys"))
+        env.state_through_json(state)
+            .map_err(|e| format!("{e}: JSON has neither NaN nor infinity (take an Option), and only string keys"))
     })
 }
 
-fn batch<E: Env>(env: &E) -> Found {
+fn batch(env: &dyn Subject) -> Found {
     let (d, a) = (env.observation_space().len(), env.action_space().len());
     for n in [1, 31, 33, 65] {
         let seed = 9;
-        let mut alone: Vec<Run<E>> = (0..n).map(|i| Run { index: i as u32, ..Run::new(env, seed) }).collect();
-        let mut envs = SyncVecEnv::new(n, env.clone());
-        let mut steps = Steps::new(&envs);
+        let mut alone: Vec<Run> = (0..n).map(|i| Run { index: i as u32, ..Run::new(env, seed) }).collect();
+        let mut envs = env.batch(n);
+        let mut steps = Steps::new(&*envs);
         let mask = |steps: &Steps, k: usize, i: usize| {
             steps.masks.iter().flat_map(|masks| masks[k][i * a..][..a].to_vec()).collect::<Vec<u8>>()
         };

@@ -19,6 +19,7 @@
 pub(crate) mod batch;
 mod clauses;
 mod run;
+mod subject;
 pub(crate) mod trace;
 
 use std::fmt;

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use crate::check::subject::Subject;
 use crate::check::trace::OwnedAction;
-use crate::{ActionSpace, Element, Env, ObsRows, Purpose, Rng, Step};
+use crate::{ActionSpace, ObsRows, Purpose, Rng, Step};
 
 /// Number of episodes that a recording covers, if they are short enough.
 const EPISODES: usize = 3;
@@ -14,11 +15,6 @@ pub(super) const ENDLESS: usize = 20_000;
 /// Fills observations of either type with a byte.
 fn fill(rows: &mut ObsRows, byte: u8) {
     rows.as_mut().either(|rows| rows.fill(f32::from_le_bytes([byte; 4])), |rows| rows.fill(byte));
-}
-
-/// Returns the elements of all observations.
-fn elements<O: Element>(rows: &mut ObsRows) -> &mut [O] {
-    O::elements(rows.as_mut_slice()).expect("rows of the environment's element type")
 }
 
 /// Returns observation `i` of `d` elements as numbers.
@@ -77,9 +73,8 @@ impl fmt::Display for Frame {
 }
 
 /// An endless iterator over one environment under random actions, with resets.
-#[derive(Clone)]
-pub(super) struct Run<E> {
-    pub(super) env: E,
+pub(super) struct Run {
+    pub(super) env: Box<dyn Subject>,
     pub(super) seed: u64,
     pub(super) action_seed: u64,
     pub(super) index: u32,
@@ -101,17 +96,24 @@ pub(super) struct Run<E> {
     pub(super) has_drawn: bool,
 }
 
-impl<E: Env> Run<E> {
-    pub(super) fn new(env: &E, seed: u64) -> Self {
+impl Clone for Run {
+    fn clone(&self) -> Self {
+        let (action_space, row, mask) = (self.action_space.clone(), self.row.clone(), self.mask.clone());
+        Self { env: self.env.boxed_clone(), action_space, row, mask, ..*self }
+    }
+}
+
+impl Run {
+    pub(super) fn new(env: &dyn Subject, seed: u64) -> Self {
         let action_space = env.action_space();
         Self {
-            env: env.clone(),
+            env: env.boxed_clone(),
             seed,
             action_seed: seed,
             index: 0,
             step: 0,
             over: true,
-            row: ObsRows::zeros(E::Obs::DTYPE, env.observation_space().len()),
+            row: ObsRows::zeros(env.dtype(), env.observation_space().len()),
             mask: vec![1; if action_space.masked() { action_space.len() } else { 0 }],
             action_space,
             poison: None,
@@ -142,7 +144,7 @@ impl<E: Env> Run<E> {
         self.poison(false);
         self.step += 1;
         let mut rng = Rng::new(self.seed, self.index, self.step, Purpose::Step);
-        let step = self.env.step(action.borrow(), &mut rng, elements(&mut self.row));
+        let step = self.env.step(action.borrow(), &mut rng, &mut self.row);
         self.over = step.done();
         self.frame(false, step, rng)
     }
@@ -150,7 +152,7 @@ impl<E: Env> Run<E> {
     pub(super) fn reset(&mut self) -> Frame {
         self.poison(true);
         let mut rng = Rng::new(self.seed, self.index, self.step, Purpose::Reset);
-        self.env.reset(&mut rng, elements(&mut self.row));
+        self.env.reset(&mut rng, &mut self.row);
         self.over = false;
         self.frame(true, Step::default(), rng)
     }
@@ -200,7 +202,7 @@ impl<E: Env> Run<E> {
     }
 }
 
-impl<E: Env> Iterator for Run<E> {
+impl Iterator for Run {
     type Item = Frame;
 
     fn next(&mut self) -> Option<Frame> {

@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{Action, ActionSpace, Actions, Env, Error, Purpose, Rng};
+use crate::check::subject::Subject;
+use crate::{Action, ActionSpace, Actions, Error, ObsRows, Purpose, Rng, either};
 
 /// One step of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -28,15 +29,10 @@ pub struct TraceStep {
 ///
 /// # Errors
 /// [`Error::BadTrace`] if `init` or `actions` do not fit the environment; [`Error::BadState`] if it refuses a state.
-pub(crate) fn trace<E: Env>(mut env: E, init: &Value, actions: &Value) -> Result<Vec<TraceStep>, Error>
-where
-    Value: From<E::Obs>,
-{
+pub(crate) fn trace(env: &mut dyn Subject, init: &Value, actions: &Value) -> Result<Vec<TraceStep>, Error> {
     let bad = |what: String| Error::BadTrace(what);
     let actions = actions.as_array().ok_or_else(|| bad("the actions must be a JSON array".into()))?;
-    let state = |value: &Value, place: &str| {
-        serde_json::from_value::<E::State>(value.clone()).map_err(|e| bad(format!("the initial state{place}: {e}")))
-    };
+    let state = |value: &Value, place: &str| env.state_of_json(value).map_err(|e| bad(format!("the initial state{place}: {e}")));
     let states = match init {
         Value::Array(states) if states.len() == actions.len() => {
             states.iter().enumerate().map(|(i, s)| state(s, &format!(" {i}"))).collect::<Result<Vec<_>, _>>()?
@@ -56,7 +52,7 @@ where
 
     let one_episode = !init.is_array();
     let mut states = states.into_iter();
-    let mut obs = vec![E::Obs::default(); env.observation_space().len()];
+    let mut obs = ObsRows::zeros(env.dtype(), env.observation_space().len());
     let mut steps = Vec::with_capacity(actions.len());
     for (action, t) in actions.iter().zip(1..) {
         if let Some(state) = states.next() {
@@ -69,7 +65,7 @@ where
             mask
         });
         steps.push(TraceStep {
-            obs: obs.iter().map(|&x| Value::from(x)).collect(),
+            obs: json(&obs),
             reward: outcome.reward,
             terminated: outcome.terminated,
             truncated: outcome.truncated,
@@ -80,6 +76,10 @@ where
         }
     }
     Ok(steps)
+}
+
+fn json(obs: &ObsRows) -> Vec<Value> {
+    either!(Obs, obs, |row| row.iter().map(|&x| Value::from(x)).collect())
 }
 
 /// One action for one environment, owned.
