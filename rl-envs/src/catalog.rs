@@ -355,7 +355,9 @@ fn spaces(env: &impl BlockingEnv) -> Spaces {
     Spaces { obs: env.observation_space(), actions: env.action_space() }
 }
 
-/// Creates the batch with plain instructions: wrappers move memory, which others do not do faster.
+/// Creates a batch of wrapped environments, with plain instructions.
+///
+/// Wrappers move memory, which other instructions do not do faster.
 fn wrapped_slice<E: Env + Default + 'static>(range: Range<usize>, wrappers: &Wrappers) -> Box<dyn VecEnv> {
     match wrappers.pixels {
         0 => Box::new(SyncVecEnv::slice(range, wrappers.around(E::default()))),

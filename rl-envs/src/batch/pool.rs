@@ -153,7 +153,9 @@ impl Shared {
         (!sleeping.1).then_some(state)
     }
 
-    /// Runs a job on all threads; returns false, with nothing done, while another job runs.
+    /// Runs a job on all threads.
+    ///
+    /// Returns false, with nothing done, while another job runs.
     ///
     /// # Safety
     /// Any thread may call `job.call` with `job.data`, once for each item, until this returns.

@@ -196,7 +196,9 @@ impl VecEnv for Box<dyn VecEnv> {
 pub struct SyncVecEnv<E> {
     envs: Vec<E>,
     isa: Isa,
-    /// Steps with `isa`: compiled for all instruction sets only where [`SyncVecEnv::with_isa`] asks for one.
+    /// Steps with `isa`.
+    ///
+    /// Compiled for all instruction sets only where [`SyncVecEnv::with_isa`] is called.
     step_with: fn(Isa, EnvsStep<'_, E>),
     first_env: u32,
     seed: u64,

@@ -1,4 +1,6 @@
-//! An environment of any type, behind a trait object: checks and traces are compiled once, and not once for each.
+//! An environment of any type, as a trait object.
+//!
+//! Checks and traces are compiled once for all environments.
 
 use std::any::Any;
 
