@@ -236,7 +236,7 @@ fn compare<E: Env + 'static>(env: &E, expected: impl Fn(usize) -> Vec<Row>) {
     }
 }
 
-fn assert_passes<E: Env>(env: &E) {
+fn assert_passes<E: Env + 'static>(env: &E) {
     let failed: Vec<Check> = check_env(env).into_iter().filter(Check::failed).collect();
     assert!(failed.is_empty(), "{failed:#?}");
 }
