@@ -97,6 +97,20 @@ fn columns(map: &Map) -> u16 {
     map.iter().fold(0, |all, row| all | row)
 }
 
+/// Returns the cells of a row, 1 for each bit.
+#[inline(always)]
+fn cells(row: u16) -> [u8; SIZE] {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    // Byte i keeps bit i, and 127 more carry it into the byte's highest bit.
+    let kept = (u64::from(row & 0xFF) * ONES) & 0x8040_2010_0804_0201;
+    let low = ((kept + 127 * ONES) >> 7) & ONES;
+    let mut cells = [0; SIZE];
+    cells[..8].copy_from_slice(&low.to_le_bytes());
+    cells[8] = (row >> 8 & 1) as u8;
+    cells[9] = (row >> 9 & 1) as u8;
+    cells
+}
+
 impl State {
     /// True if the cannon is in one of these cells.
     #[inline(always)]
@@ -158,9 +172,9 @@ impl Game for State {
             }
             _ => {}
         }
-        state.f_bullet_map.rotate_left(1);
+        state.f_bullet_map.copy_within(1.., 0);
         state.f_bullet_map[BOTTOM] = 0;
-        state.e_bullet_map.rotate_right(1);
+        state.e_bullet_map.copy_within(..BOTTOM, 1);
         state.e_bullet_map[0] = 0;
         outcome.terminated = state.is_at_cannon(&state.e_bullet_map) | state.is_at_cannon(&state.alien_map);
         if state.alien_move_timer == 0 {
@@ -195,9 +209,8 @@ impl Game for State {
         obs[BOTTOM * SIZE + usize::from(*pos)] = 1;
         let moving = if *alien_dir < 0 { 2 } else { 3 };
         for (plane, map) in [(1, alien_map), (moving, alien_map), (4, f_bullet_map), (5, e_bullet_map)] {
-            for (cells, row) in obs[plane * CELLS..][..CELLS].chunks_exact_mut(SIZE).zip(map) {
-                cells.iter_mut().zip(0..).for_each(|(cell, x)| *cell = (row >> x & 1) as u8);
-            }
+            let rows = obs[plane * CELLS..][..CELLS].as_chunks_mut::<SIZE>().0;
+            rows.iter_mut().zip(map).for_each(|(to, row)| *to = cells(*row));
         }
     }
 
@@ -234,6 +247,13 @@ impl Game for State {
 mod tests {
     use super::*;
     use crate::{Env as _, Purpose};
+
+    #[test]
+    fn a_row_of_cells_has_its_bits() {
+        for row in 0..1 << SIZE {
+            assert_eq!(cells(row), std::array::from_fn(|x| (row >> x & 1) as u8), "{row:b}");
+        }
+    }
 
     #[test]
     fn the_nearest_column_fires_and_of_two_the_left_one() {
