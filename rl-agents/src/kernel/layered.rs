@@ -63,6 +63,11 @@ fn chunks<'a>(slices: impl Iterator<Item = &'a Range<usize>>) -> Vec<Vec<SliceTi
     chunks
 }
 
+/// Samples of a chunk.
+fn rows_of(chunk: &[SliceTile]) -> Range<usize> {
+    chunk[0].samples.start..chunk[chunk.len() - 1].samples.end
+}
+
 /// Some rows of one panel of a layer.
 struct Unit<'a> {
     layer: usize,
@@ -139,8 +144,7 @@ impl Layered {
         let n = slices.iter().map(|slice| slice.range.len()).sum::<usize>();
         self.reserve(kernel.net, n.min(CHUNK), chunks.len() > 1);
         for (i, chunk) in chunks.iter().enumerate() {
-            let rows = chunk[0].samples.start..chunk[chunk.len() - 1].samples.end;
-            self.forward(kernel, samples, threads, rows);
+            self.forward(kernel, samples, threads, rows_of(chunk));
             self.loss(kernel, slices, threads, loss, chunk);
             self.backward(kernel, threads, chunk);
             self.weights(kernel, threads, chunk, chunks.len() > 1, i + 1 == chunks.len(), gradient);
@@ -177,7 +181,7 @@ impl Layered {
         chunk: &[SliceTile],
     ) {
         let Self { height, outputs, out_grads, .. } = self;
-        let (height, start) = (*height, chunk[0].samples.start);
+        let (height, start) = (*height, rows_of(chunk).start);
         while out_grads.len() < chunk.len() {
             let heads = net.chains.iter().map(|chain| if chain.activated { 0 } else { net.layers[chain.last()].n_out });
             out_grads.push(heads.map(|n_out| Aligned::zeros(TILE * panels(n_out) * PANEL)).collect());
@@ -200,8 +204,8 @@ impl Layered {
     /// Computes the gradients of every layer's sums from those of a chunk's heads.
     fn backward(&mut self, PackedNet { isa, net, packed }: PackedNet<'_>, threads: Threads<'_>, chunk: &[SliceTile]) {
         let Self { height, outputs, deltas, out_grads, .. } = self;
-        let (height, start) = (*height, chunk[0].samples.start);
-        let n = chunk[chunk.len() - 1].samples.end - start;
+        let (height, Range { start, end }) = (*height, rows_of(chunk));
+        let n = end - start;
         for (c, chain) in net.chains.iter().enumerate().filter(|(_, chain)| !chain.activated) {
             for (tile, grads) in chunk.iter().zip(&*out_grads) {
                 let rows = (tile.samples.start - start) * PANEL..(tile.samples.end - start) * PANEL;
@@ -234,7 +238,7 @@ impl Layered {
         gradient: &mut [f32],
     ) {
         let Self { height, inputs, outputs, deltas, sums, .. } = self;
-        let n = chunk[chunk.len() - 1].samples.end - chunk[0].samples.start;
+        let n = rows_of(chunk).len();
         let mut parts: Vec<_> = grad_parts(net).collect();
         parts.sort_by_key(|(_, (range, _))| range.start);
         let (mut rest, mut begin, mut sums) = (gradient, 0, &mut sums[..]);

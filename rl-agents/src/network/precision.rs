@@ -9,15 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// Limits every element, as [`Tensor::clamp`] does.
-///
-/// That method is generic, as is [`Tensor::minimum`]: a crate that calls one compiles it for all of candle's types. Methods that
-/// broadcast are not.
-pub(crate) fn clamp(x: &Tensor, low: f64, high: f64) -> candle_core::Result<Tensor> {
-    let bound = |x: f64, like: &Tensor| Tensor::new(x, like.device())?.to_dtype(like.dtype());
-    x.broadcast_maximum(&bound(low, x)?)?.broadcast_minimum(&bound(high, x)?)
-}
-
 /// Type of the numbers in matrix products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -61,6 +52,15 @@ impl Precision {
         };
         product.to_dtype(a.dtype())
     }
+}
+
+/// Limits every element, as [`Tensor::clamp`] does.
+///
+/// That method is generic, as is [`Tensor::minimum`]: a crate that calls one compiles it for all of candle's types. Methods that
+/// broadcast are not.
+pub(crate) fn clamp(x: &Tensor, low: f64, high: f64) -> candle_core::Result<Tensor> {
+    let bound = |bound: f64| Tensor::new(bound, x.device())?.to_dtype(x.dtype());
+    x.broadcast_maximum(&bound(low)?)?.broadcast_minimum(&bound(high)?)
 }
 
 /// Opens a GPU for candle, with a stream that threads may share.

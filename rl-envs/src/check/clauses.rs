@@ -2,8 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::check::any_env::{AnyEnv, AnyState};
 use crate::check::run::{ENDLESS, Frame, Run, compare, row};
-use crate::check::subject::{AnyState, Subject};
 use crate::check::trace::OwnedAction;
 use crate::check::{Check, Found, Outcome};
 use crate::{ActionSpace, Env, Steps};
@@ -23,8 +23,8 @@ pub fn check_env<E: Env + 'static>(env: &E) -> Vec<Check> {
 }
 
 /// Passes each of the checks of [`check_env`] to `each` once it is done.
-pub(crate) fn check_env_each(env: &dyn Subject, each: &mut dyn FnMut(Check)) {
-    type Clause = (&'static str, &'static str, fn(&dyn Subject) -> Found);
+pub(crate) fn check_env_each(env: &dyn AnyEnv, each: &mut dyn FnMut(Check)) {
+    type Clause = (&'static str, &'static str, fn(&dyn AnyEnv) -> Found);
     let clauses: [Clause; 21] = [
         ("spaces", "the spaces are not empty, and their bounds are numbers in order", spaces),
         ("constant_spaces", "the spaces stay what they are", constant_spaces),
@@ -60,7 +60,7 @@ pub(crate) fn check_env_each(env: &dyn Subject, each: &mut dyn FnMut(Check)) {
 }
 
 /// Applies `look` to two long runs and to the first steps of many others.
-fn look_at(env: &dyn Subject, look: impl Fn(&Frame) -> Result<(), String>) -> Found {
+fn look_at(env: &dyn AnyEnv, look: impl Fn(&Frame) -> Result<(), String>) -> Found {
     for seed in 0..100 {
         for frame in Run::new(env, seed).take(if seed < 2 { 5000 } else { 3 }) {
             look(&frame).map_err(|what| format!("{frame} of seed {seed}: {what}"))?;
@@ -69,7 +69,7 @@ fn look_at(env: &dyn Subject, look: impl Fn(&Frame) -> Result<(), String>) -> Fo
     Ok(Outcome::Passed)
 }
 
-fn spaces(env: &dyn Subject) -> Found {
+fn spaces(env: &dyn AnyEnv) -> Found {
     let space = env.observation_space();
     if space.shape().is_empty() || space.len() == 0 {
         return Err(format!("the observation space has shape {:?}: give it at least one element", space.shape()));
@@ -107,8 +107,8 @@ fn bounds(what: &str, low: &[f32], high: &[f32]) -> Found {
     Ok(Outcome::Passed)
 }
 
-fn constant_spaces(env: &dyn Subject) -> Found {
-    let spaces = |env: &dyn Subject| (env.observation_space(), env.action_space());
+fn constant_spaces(env: &dyn AnyEnv) -> Found {
+    let spaces = |env: &dyn AnyEnv| (env.observation_space(), env.action_space());
     let expected = spaces(env);
     let mut run = Run::new(env, 0);
     for _ in 0..300 {
@@ -121,14 +121,14 @@ fn constant_spaces(env: &dyn Subject) -> Found {
     Ok(Outcome::Passed)
 }
 
-fn finite_observations(env: &dyn Subject) -> Found {
+fn finite_observations(env: &dyn AnyEnv) -> Found {
     look_at(env, |frame| match frame.obs.iter().position(|x| !x.is_finite()) {
         Some(i) => Err(format!("obs[{i}] is {}: look for a division by 0, a root or a logarithm", frame.obs[i])),
         None => Ok(()),
     })
 }
 
-fn observations_in_space(env: &dyn Subject) -> Found {
+fn observations_in_space(env: &dyn AnyEnv) -> Found {
     let space = env.observation_space();
     let (low, high) = (space.low(), space.high());
     // Another check reports numbers that are not finite.
@@ -142,21 +142,21 @@ fn observations_in_space(env: &dyn Subject) -> Found {
     })
 }
 
-fn finite_rewards(env: &dyn Subject) -> Found {
+fn finite_rewards(env: &dyn AnyEnv) -> Found {
     look_at(env, |frame| match frame.reward {
         reward if reward.is_finite() => Ok(()),
         reward => Err(format!("the reward is {reward}: look for a division by 0, a root or a logarithm")),
     })
 }
 
-fn episodes_end(env: &dyn Subject) -> Found {
+fn episodes_end(env: &dyn AnyEnv) -> Found {
     if Run::new(env, 0).take(ENDLESS).any(|frame| frame.done()) {
         return Ok(Outcome::Passed);
     }
     Err(format!("no episode has ended in {ENDLESS} steps of random actions, so no return can be reported: add a time limit"))
 }
 
-fn same_seed(env: &dyn Subject) -> Found {
+fn same_seed(env: &dyn AnyEnv) -> Found {
     for seed in 0..3 {
         // One after the other: a hidden counter or clock has advanced in between.
         compare(&Run::new(env, seed).record(), Run::new(env, seed))
@@ -165,22 +165,22 @@ fn same_seed(env: &dyn Subject) -> Found {
     Ok(Outcome::Passed)
 }
 
-fn whole_row(env: &dyn Subject, at_reset: bool) -> Found {
+fn whole_row(env: &dyn AnyEnv, at_reset: bool) -> Found {
     let run = |byte| Run { poison: Some((at_reset, byte)), ..Run::new(env, 1) };
     let compared = compare(&run(0x55).record(), run(0xAA));
     compared.map_err(|what| format!("{what}, by what the row held before: write all of it, read none of it"))?;
     Ok(Outcome::Passed)
 }
 
-fn whole_row_at_reset(env: &dyn Subject) -> Found {
+fn whole_row_at_reset(env: &dyn AnyEnv) -> Found {
     whole_row(env, true)
 }
 
-fn whole_row_at_step(env: &dyn Subject) -> Found {
+fn whole_row_at_step(env: &dyn AnyEnv) -> Found {
     whole_row(env, false)
 }
 
-fn other_seeds(env: &dyn Subject) -> Found {
+fn other_seeds(env: &dyn AnyEnv) -> Found {
     let run = |seed| Run { action_seed: 0, ..Run::new(env, seed) };
     let expected = run(0).record();
     let mut has_drawn = false;
@@ -197,7 +197,7 @@ fn other_seeds(env: &dyn Subject) -> Found {
     Ok(Outcome::Skipped("no random number is drawn and all seeds give the same: an environment without randomness".into()))
 }
 
-fn reset_forgets(env: &dyn Subject) -> Found {
+fn reset_forgets(env: &dyn AnyEnv) -> Found {
     let expected = Run::new(env, 3).record();
     // The longest run finds sums over episodes: a step counter that is not reset exceeds most time limits.
     for used in [2, 3, 8, 50, 5000] {
@@ -211,7 +211,7 @@ fn reset_forgets(env: &dyn Subject) -> Found {
     Ok(Outcome::Passed)
 }
 
-fn independent_clones(env: &dyn Subject) -> Found {
+fn independent_clones(env: &dyn AnyEnv) -> Found {
     let advice =
         |what| format!("{what}, alone and then beside a clone: share nothing mutable, neither by an Arc nor by a static");
     let (a, b) = (Run::new(env, 5).record(), Run::new(env, 6).record());
@@ -231,7 +231,7 @@ fn independent_clones(env: &dyn Subject) -> Found {
     Ok(Outcome::Passed)
 }
 
-fn every_action(env: &dyn Subject) -> Found {
+fn every_action(env: &dyn AnyEnv) -> Found {
     let middle = |low: f32, high: f32| if low.is_finite() && high.is_finite() { low / 2.0 + high / 2.0 } else { 0.0 };
     let space = env.action_space();
     let actions: Vec<OwnedAction> = match &space {
@@ -279,11 +279,11 @@ fn every_action(env: &dyn Subject) -> Found {
     Ok(Outcome::Passed)
 }
 
-fn with_masks(env: &dyn Subject, check: impl Fn() -> Found) -> Found {
+fn with_masks(env: &dyn AnyEnv, check: impl Fn() -> Found) -> Found {
     if env.action_space().masked() { check() } else { Ok(Outcome::Skipped("the action space has no masks".into())) }
 }
 
-fn mask_values(env: &dyn Subject) -> Found {
+fn mask_values(env: &dyn AnyEnv) -> Found {
     with_masks(env, || {
         look_at(env, |frame| match frame.mask.iter().position(|&x| x > 1) {
             Some(i) => Err(format!("mask[{i}] is {}: write 1 for a legal action, 0 for another", frame.mask[i])),
@@ -292,7 +292,7 @@ fn mask_values(env: &dyn Subject) -> Found {
     })
 }
 
-fn legal_actions(env: &dyn Subject) -> Found {
+fn legal_actions(env: &dyn AnyEnv) -> Found {
     with_masks(env, || {
         look_at(env, |frame| match frame.done() || frame.mask.iter().any(|&x| x != 0) {
             true => Ok(()),
@@ -301,7 +301,7 @@ fn legal_actions(env: &dyn Subject) -> Found {
     })
 }
 
-fn whole_mask(env: &dyn Subject) -> Found {
+fn whole_mask(env: &dyn AnyEnv) -> Found {
     with_masks(env, || {
         let run = |mask_fill| Run { mask_fill, ..Run::new(env, 1) };
         compare(&run(0x55).record(), run(0xAA))
@@ -310,7 +310,7 @@ fn whole_mask(env: &dyn Subject) -> Found {
     })
 }
 
-fn repeated_mask(env: &dyn Subject) -> Found {
+fn repeated_mask(env: &dyn AnyEnv) -> Found {
     with_masks(env, || {
         let run = |mask_asks| Run { mask_asks, ..Run::new(env, 1) };
         compare(&run(1).record(), run(3)).map_err(|what| {
@@ -321,7 +321,7 @@ fn repeated_mask(env: &dyn Subject) -> Found {
 }
 
 /// Calls `check` at a few points of running episodes, if the state can be saved.
-fn with_states(env: &dyn Subject, check: impl Fn(&Run, AnyState) -> Result<(), String>) -> Found {
+fn with_states(env: &dyn AnyEnv, check: impl Fn(&Run, AnyState) -> Result<(), String>) -> Found {
     let mut run = Run::new(env, 7);
     for (frames, i) in [1, 1, 1, 3, 8, 27, 110].into_iter().zip(0..) {
         run.skip_frames(frames);
@@ -343,7 +343,7 @@ fn with_states(env: &dyn Subject, check: impl Fn(&Run, AnyState) -> Result<(), S
     Ok(Outcome::Passed)
 }
 
-fn saved_state(env: &dyn Subject) -> Found {
+fn saved_state(env: &dyn AnyEnv) -> Found {
     with_states(env, |run, state| {
         let expected = run.clone().record();
         let mut used = Run::new(env, 8);
@@ -363,7 +363,7 @@ fn saved_state(env: &dyn Subject) -> Found {
 /// Compares an environment restored from the state itself with one from a copy.
 ///
 /// `saved_state` reports losses in `state` or `set_state`.
-fn copied_state(env: &dyn Subject, copy: impl Fn(&AnyState) -> Result<AnyState, String>) -> Found {
+fn copied_state(env: &dyn AnyEnv, copy: impl Fn(&AnyState) -> Result<AnyState, String>) -> Found {
     with_states(env, |run, state| {
         let copied = copy(&state)?;
         let (mut original, mut other) = (env.boxed_clone(), env.boxed_clone());
@@ -377,7 +377,7 @@ fn copied_state(env: &dyn Subject, copy: impl Fn(&AnyState) -> Result<AnyState, 
     })
 }
 
-fn state_as_bytes(env: &dyn Subject) -> Found {
+fn state_as_bytes(env: &dyn AnyEnv) -> Found {
     copied_state(env, |state| {
         env.state_through_bytes(state).map_err(|e| {
             format!("{e}: avoid attributes of serde that need a self-describing format, such as untagged or flatten")
@@ -385,14 +385,14 @@ fn state_as_bytes(env: &dyn Subject) -> Found {
     })
 }
 
-fn state_as_json(env: &dyn Subject) -> Found {
+fn state_as_json(env: &dyn AnyEnv) -> Found {
     copied_state(env, |state| {
         env.state_through_json(state)
             .map_err(|e| format!("{e}: JSON has neither NaN nor infinity (take an Option), and only string keys"))
     })
 }
 
-fn batch(env: &dyn Subject) -> Found {
+fn batch(env: &dyn AnyEnv) -> Found {
     let (d, a) = (env.observation_space().len(), env.action_space().len());
     for n in [1, 31, 33, 65] {
         let seed = 9;

@@ -16,10 +16,10 @@
 //!
 //! [`Env`]: crate::Env
 
+mod any_env;
 pub(crate) mod batch;
 mod clauses;
 mod run;
-mod subject;
 pub(crate) mod trace;
 
 use std::fmt;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::check::subject::Subject;
+use crate::check::any_env::AnyEnv;
 use crate::check::trace::OwnedAction;
 use crate::{ActionSpace, ObsRows, Purpose, Rng, Step};
 
@@ -74,7 +74,7 @@ impl fmt::Display for Frame {
 
 /// An endless iterator over one environment under random actions, with resets.
 pub(super) struct Run {
-    pub(super) env: Box<dyn Subject>,
+    pub(super) env: Box<dyn AnyEnv>,
     pub(super) seed: u64,
     pub(super) action_seed: u64,
     pub(super) index: u32,
@@ -104,7 +104,7 @@ impl Clone for Run {
 }
 
 impl Run {
-    pub(super) fn new(env: &dyn Subject, seed: u64) -> Self {
+    pub(super) fn new(env: &dyn AnyEnv, seed: u64) -> Self {
         let action_space = env.action_space();
         Self {
             env: env.boxed_clone(),

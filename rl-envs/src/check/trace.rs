@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::check::subject::Subject;
+use crate::check::any_env::AnyEnv;
 use crate::{Action, ActionSpace, Actions, Error, ObsRows, Purpose, Rng, either};
 
 /// One step of a trace.
@@ -29,7 +29,7 @@ pub struct TraceStep {
 ///
 /// # Errors
 /// [`Error::BadTrace`] if `init` or `actions` do not fit the environment; [`Error::BadState`] if it refuses a state.
-pub(crate) fn trace(env: &mut dyn Subject, init: &Value, actions: &Value) -> Result<Vec<TraceStep>, Error> {
+pub(crate) fn trace(env: &mut dyn AnyEnv, init: &Value, actions: &Value) -> Result<Vec<TraceStep>, Error> {
     let bad = |what: String| Error::BadTrace(what);
     let actions = actions.as_array().ok_or_else(|| bad("the actions must be a JSON array".into()))?;
     let state = |value: &Value, place: &str| env.state_of_json(value).map_err(|e| bad(format!("the initial state{place}: {e}")));

@@ -8,20 +8,20 @@ use serde_json::Value;
 
 use crate::{Action, ActionSpace, Dtype, Element, Env, Error, ObsRows, Rng, Space, Step, SyncVecEnv, VecEnv, numerics::codec};
 
-/// [`Env::State`] of a subject.
+/// [`Env::State`] of an [`AnyEnv`].
 pub(super) type AnyState = Box<dyn Any>;
 
 /// An [`Env`] with its type erased.
-pub(crate) trait Subject {
+pub(crate) trait AnyEnv {
     fn dtype(&self) -> Dtype;
     fn observation_space(&self) -> Space;
     fn action_space(&self) -> ActionSpace;
-    fn boxed_clone(&self) -> Box<dyn Subject>;
+    fn boxed_clone(&self) -> Box<dyn AnyEnv>;
     fn reset(&mut self, rng: &mut Rng, obs: &mut ObsRows);
     fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut ObsRows) -> Step;
     fn mask(&self, mask: &mut [u8]);
     fn state(&self) -> Option<AnyState>;
-    /// Continues from a state of the same type.
+    /// Continues from a state of this environment's type.
     fn set_state(&mut self, state: AnyState) -> Result<(), Error>;
     /// Returns the state after it was written as bytes and read.
     fn state_through_bytes(&self, state: &AnyState) -> Result<AnyState, String>;
@@ -30,7 +30,7 @@ pub(crate) trait Subject {
     /// Reads a state, or returns what is wrong with it.
     fn state_of_json(&self, value: &Value) -> Result<AnyState, String>;
     /// Creates a batch of `n` copies.
-    fn batch(&self, n: usize) -> Box<dyn VecEnv + '_>;
+    fn batch(&self, n: usize) -> Box<dyn VecEnv>;
 }
 
 /// Returns all elements of rows.
@@ -40,7 +40,7 @@ fn elements<O: Element>(rows: &mut ObsRows) -> &mut [O] {
 
 const OWN: &str = "of the environment's own type";
 
-impl<E: Env + 'static> Subject for E {
+impl<E: Env + 'static> AnyEnv for E {
     fn dtype(&self) -> Dtype {
         E::Obs::DTYPE
     }
@@ -53,7 +53,7 @@ impl<E: Env + 'static> Subject for E {
         Env::action_space(self)
     }
 
-    fn boxed_clone(&self) -> Box<dyn Subject> {
+    fn boxed_clone(&self) -> Box<dyn AnyEnv> {
         Box::new(self.clone())
     }
 
@@ -93,7 +93,7 @@ impl<E: Env + 'static> Subject for E {
         serde_json::from_value::<E::State>(value.clone()).map(|state| Box::new(state) as _).map_err(|e| e.to_string())
     }
 
-    fn batch(&self, n: usize) -> Box<dyn VecEnv + '_> {
+    fn batch(&self, n: usize) -> Box<dyn VecEnv> {
         Box::new(SyncVecEnv::new(n, self.clone()))
     }
 }
