@@ -294,8 +294,10 @@ fn test() -> Result<()> {
     }
     ptx.join().expect("checks return errors")?;
     let python = python.join().expect("installations return errors")?.map(|path| path.to_string_lossy().into_owned());
-    let gym: Vec<_> = python.iter().map(|path| ("PYTHONPATH", &**path)).collect();
-    cargo(&root, &[&["test", "--no-run"], &all[..], features].concat(), &gym)?;
+    let mut env: Vec<_> = python.iter().map(|path| ("PYTHONPATH", &**path)).collect();
+    // Without it, candle reads /proc/cpuinfo for each product.
+    env.push(("RAYON_NUM_THREADS", "1"));
+    cargo(&root, &[&["test", "--no-run"], &all[..], features].concat(), &env)?;
     // Tests and harnesses mostly wait for processes, the rest mostly compiles.
     let beside = std::thread::spawn(|| {
         captured(&["test-beside"])?;
@@ -308,7 +310,7 @@ fn test() -> Result<()> {
         ]);
         fuzz.join().expect("harnesses return errors").and(others)
     });
-    let tests = cargo(&root, &[&["test"], &all[..], features, &["--", "--test-threads", "4"]].concat(), &gym);
+    let tests = cargo(&root, &[&["test"], &all[..], features, &["--", "--test-threads", "4"]].concat(), &env);
     // Not before they have ended: they would go on alone.
     let beside = beside.join().expect("checks return errors");
     tests.and(beside)?;

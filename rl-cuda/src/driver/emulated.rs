@@ -59,6 +59,8 @@ const BUILT_INS: &str = "cuda_on_host.h";
 pub(crate) struct Emulated {
     /// Texts that replace embedded source files, by file name.
     replaced: HashMap<String, String>,
+    /// Libraries of this device by the source of their module: finding the headers of a module takes as long as many launches.
+    loaded: Mutex<HashMap<&'static str, Arc<Library>>>,
 }
 
 impl fmt::Debug for Emulated {
@@ -70,7 +72,7 @@ impl fmt::Debug for Emulated {
 impl Emulated {
     pub(crate) fn new(replaced: HashMap<String, String>) -> Result<Self, Error> {
         Compiler::find()?;
-        Ok(Self { replaced })
+        Ok(Self { replaced, loaded: Mutex::default() })
     }
 
     /// Returns kernel `name` of `module`, compiling the module at first use.
@@ -86,6 +88,17 @@ impl Emulated {
 
     /// Returns the library of `module`, compiling it at first use.
     pub(crate) fn library(&self, module: &Module) -> Result<Arc<Library>, Error> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = loaded.get(module.source) {
+            return Ok(library.clone());
+        }
+        let library = self.load(module)?;
+        loaded.insert(module.source, library.clone());
+        Ok(library)
+    }
+
+    /// Returns the library of `module`, which this process compiles once for all devices.
+    fn load(&self, module: &Module) -> Result<Arc<Library>, Error> {
         let files = self.files(module);
         let text: String = files.iter().flat_map(|(name, text)| [name.as_str(), "\n", text, "\n"]).collect();
         let library = LIBRARIES.lock().unwrap_or_else(PoisonError::into_inner).entry(text.clone()).or_default().clone();
@@ -338,7 +351,7 @@ mod tests {
         }
         let dir = std::env::temp_dir().join(format!("rl-cuda-kept-{}", std::process::id()));
         private_dir(&dir, false).unwrap();
-        let (emulated, module, kept) = (Emulated { replaced: HashMap::new() }, sources::module("gae"), dir.join("gae.so"));
+        let (emulated, module, kept) = (Emulated::new(HashMap::new()).unwrap(), sources::module("gae"), dir.join("gae.so"));
         let load = || {
             let library = Compiler::find().unwrap().load(Some(&kept), module.name, &emulated.files(module));
             drop(library.unwrap());
@@ -416,7 +429,7 @@ mod tests {
         }
         let (name, text) = sources::HEADERS.iter().find(|(name, _)| *name == "activation.cuh").unwrap();
         let changed = HashMap::from([((*name).to_owned(), format!("{text}// changed"))]);
-        let [plain, changed] = [HashMap::new(), changed].map(|replaced| Emulated { replaced });
+        let [plain, changed] = [HashMap::new(), changed].map(|replaced| Emulated::new(replaced).unwrap());
         for (module, shared) in [("gae", true), ("dense", false)] {
             let [a, b] = [&plain, &changed].map(|emulated| emulated.library(sources::module(module)).unwrap());
             assert_eq!(Arc::ptr_eq(&a, &b), shared, "{module}");

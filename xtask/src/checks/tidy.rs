@@ -122,6 +122,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     }
     let circles = circles(&with_circles).into_iter();
     problems.extend(circles.map(|circle| format!("files import each other: {circle}")));
+    problems.extend(compiled_otherwise(&read("Cargo.toml")?, &read("xtask/outside/Cargo.toml")?)?);
     problems.extend(unproven(&read("docs/faults.md")?, &|file| read(file).unwrap_or_default()));
     problems.extend(misquoted("docs/how-ppo-runs.md", &read("docs/how-ppo-runs.md")?, &all));
     let sources = toml::from_str(&read("bench/figures.toml")?).context("bench/figures.toml")?;
@@ -129,6 +130,18 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         problems.extend(figures::check(&path, &read(&path)?, &sources, &|record| read(record).unwrap_or_default()));
     }
     if problems.is_empty() { Ok(()) } else { bail!("{}\n{} problems", problems.join("\n"), problems.len()) }
+}
+
+/// Lists dependencies that the crates outside of the workspace would compile again, at another level.
+fn compiled_otherwise(workspace: &str, outside: &str) -> Result<Vec<String>> {
+    let levels = |manifest: &str| -> Result<toml::Table> {
+        let manifest: toml::Table = manifest.parse()?;
+        Ok(manifest["profile"]["dev"]["package"].as_table().context("profile.dev.package")?.clone())
+    };
+    let (ours, theirs) = (levels(workspace)?, levels(outside)?);
+    let is_member = |name: &str| ["rl-", "standin", "xtask"].iter().any(|member| name.starts_with(member));
+    let differing = ours.iter().filter(|(name, level)| !is_member(name) && theirs.get(*name) != Some(level));
+    Ok(differing.map(|(name, _)| format!("xtask/outside/Cargo.toml: the profile of {name} differs from ours")).collect())
 }
 
 /// Functions that a page quotes and no file has, line by line.
@@ -397,6 +410,14 @@ mod tests {
         let all = [source("rl-envs/src/a.rs", "fn f() {\n    g();\n}\n")];
         let found = |body: &str| misquoted("a.md", &format!("x\n```rust\nfn f() {{\n    {body}\n}}\n```\n"), &all).len();
         assert_eq!((found("g();"), found("h();")), (0, 1));
+    }
+
+    #[test]
+    fn the_outside_has_the_profile_of_our_dependencies() {
+        let manifest = |packages: &str| format!("[profile.dev.package]\n{packages}");
+        let ours = manifest("rl-envs = { opt-level = 1 }\nzip = { opt-level = 0 }\n");
+        let problems = |theirs: &str| compiled_otherwise(&ours, &manifest(theirs)).unwrap().len();
+        assert_eq!((problems("zip = { opt-level = 0 }\n"), problems("zip = { opt-level = 1 }\n"), problems("")), (0, 1, 1));
     }
 
     #[test]
