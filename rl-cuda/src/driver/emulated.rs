@@ -59,7 +59,9 @@ const BUILT_INS: &str = "cuda_on_host.h";
 pub(crate) struct Emulated {
     /// Texts that replace embedded source files, by file name.
     replaced: HashMap<String, String>,
-    /// Libraries of this device by the source of their module: finding the headers of a module takes as long as many launches.
+    /// Libraries of this device by the source of their module.
+    ///
+    /// Finding the headers of a module takes as long as many launches.
     loaded: Mutex<HashMap<&'static str, Arc<Library>>>,
 }
 
@@ -97,7 +99,7 @@ impl Emulated {
         Ok(library)
     }
 
-    /// Returns the library of `module`, which this process compiles once for all devices.
+    /// Returns the library of `module`, which a process compiles once.
     fn load(&self, module: &Module) -> Result<Arc<Library>, Error> {
         let files = self.files(module);
         let text: String = files.iter().flat_map(|(name, text)| [name.as_str(), "\n", text, "\n"]).collect();

@@ -132,7 +132,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     if problems.is_empty() { Ok(()) } else { bail!("{}\n{} problems", problems.join("\n"), problems.len()) }
 }
 
-/// Lists dependencies that the crates outside of the workspace would compile again, at another level.
+/// Lists dependencies that `xtask/outside` would compile again, at another level.
 fn compiled_otherwise(workspace: &str, outside: &str) -> Result<Vec<String>> {
     let levels = |manifest: &str| -> Result<toml::Table> {
         let manifest: toml::Table = manifest.parse()?;
