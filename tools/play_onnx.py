@@ -3,7 +3,8 @@
 
     python3 tools/play_onnx.py policy.onnx CartPole-v1 --episodes 100
 
-The model scales, normalizes and encodes observations, and bounds actions. This script flattens observations and stacks frames.
+The model scales, normalizes and encodes observations, and bounds actions. This script flattens observations, stacks frames, and keeps
+the state of a policy that remembers.
 Prints the mean return of greedy episodes and its standard deviation.
 
 Needs Python 3.10 with gymnasium, numpy and onnxruntime.
@@ -59,19 +60,24 @@ class Policy:
     def __init__(self, path):
         self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         self.n_frames = int(self.session.get_modelmeta().custom_metadata_map["frames"])
-        obs, *mask = self.session.get_inputs()
+        inputs = {value.name: value for value in self.session.get_inputs()}
+        obs, mask, state = inputs["obs"], inputs.get("mask"), inputs.get("state")
         self.shape, self.dtype = obs.shape[1:], np.uint8 if obs.type == "tensor(uint8)" else np.float32
-        self.n_choices = mask[0].shape[1] if mask else 0
+        self.n_choices = mask.shape[1] if mask else 0
+        self.state_len = state.shape[1] if state else 0
         self.frames = []
 
     def act(self, obs, info, env, first):
-        """Returns the action for an observation; the first frame of an episode fills the stack."""
+        """Returns the action for an observation; the first frame of an episode fills the stack, and its state is zeros."""
         frame = flat(env.observation_space, obs).astype(self.dtype)
         self.frames = [frame] * self.n_frames if first else [*self.frames[1:], frame]
         feed = {"obs": np.stack(self.frames).reshape(1, *self.shape)}
         if self.n_choices:
             feed["mask"] = np.reshape(legal(env, obs, info), (1, self.n_choices)).astype(np.uint8)
-        (action,) = self.session.run(["action"], feed)[0]
+        if self.state_len:
+            feed["state"] = np.zeros((1, self.state_len), np.float32) if first else self.state
+        (action,), *state = self.session.run(["action", "next_state"] if self.state_len else ["action"], feed)
+        self.state = state[0] if state else None
         space = env.action_space
         if isinstance(space, spaces.Discrete):
             return int(action + space.start)

@@ -13,7 +13,7 @@ mod compiled;
 #[path = "exported/onnx.rs"]
 mod onnx;
 
-use cases::{Case, Seen, cases, originals};
+use cases::{Case, EPISODE, Seen, cases, originals};
 use rl_agents::distributions::log_softmax;
 use rl_agents::{Choice, NetConfig, Policy as _, QNetwork, Snapshot};
 use rl_buffer::ObsSlice;
@@ -43,6 +43,10 @@ fn a_loaded_policy_acts_as_the_original() {
                     ObsSlice::F32(obs) => Obs::F32(&obs[i * d..(i + 1) * d]),
                     ObsSlice::U8(obs) => Obs::U8(&obs[i * d..(i + 1) * d]),
                 };
+                if i % EPISODE == 0 {
+                    loaded.reset(&mut memory);
+                }
+                let state = memory[..loaded.state_len()].to_vec();
                 let mask = &seen.masks[i * loaded.mask_len()..(i + 1) * loaded.mask_len()];
                 let choice = match choice {
                     Choice::Greedy => rl_policy::Choice::Greedy,
@@ -59,6 +63,7 @@ fn a_loaded_policy_acts_as_the_original() {
                     };
                     let number = choices.iter().zip(&sizes).fold(0, |number, (choice, n)| number * n + choice);
                     assert_eq!(number, original.discrete[i], "{name}, observation {i}");
+                    memory[..state.len()].copy_from_slice(&state);
                     let outputs = loaded.outputs(obs, &mut memory).unwrap();
                     if is_value {
                         assert_eq!(outputs[number as usize].to_bits(), original.values[i].to_bits(), "{name}, observation {i}");

@@ -1,10 +1,10 @@
 //! Actions: layers, head, choice.
 
-use core::mem::swap;
+use core::mem::{swap, take};
 
 use crate::format::{ELU, LIMIT, LOG_STD_RANGE, LONG, MASKED, PART, RELU, TANH};
-use crate::fused::add_row;
-use crate::math::{activation_elu, activation_tanh, clamp, exp, ln, normal, tanh, uniform, words};
+use crate::fused::{add_row, fused};
+use crate::math::{activation_elu, activation_tanh, clamp, exp, gate_sigmoid, ln, normal, tanh, uniform, words};
 use crate::read::{Conv, Error, Floats, Kind, Policy, StoredHead, StoredLayer, inputs_of};
 
 /// An observation.
@@ -154,6 +154,31 @@ fn convolve(layer: &StoredLayer<'_>, conv: Conv, x: &[f32], y: &mut [f32], part:
     }
 }
 
+/// Takes a step of a memory.
+///
+/// `a` are the gates' sums of the inputs, `u` becomes those of h, and then begins with the outputs.
+fn remember(layer: &StoredLayer<'_>, a: &mut [f32], u: &mut [f32], state: &mut [f32], part: &mut [f32]) {
+    let n = layer.n_out;
+    let (h, c) = state.split_at_mut(n);
+    dense(layer, [n, n], h, u, part);
+    // In a GRU, r scales the last gate's sum of h before it is added.
+    let n_added = if layer.kind == Kind::Gru { 2 * n } else { 4 * n };
+    a[..n_added].iter_mut().zip(&*u).for_each(|(a, u)| *a += u);
+    for j in 0..n {
+        let [first, second, third] = [j, n + j, 2 * n + j];
+        if layer.kind == Kind::Gru {
+            let (r, z) = (gate_sigmoid(a[first]), gate_sigmoid(a[second]));
+            let new = activation_tanh(fused(r, u[third], a[third]));
+            h[j] = fused(z, h[j] - new, new);
+        } else {
+            let [i, f, o] = [first, second, 3 * n + j].map(|gate| gate_sigmoid(a[gate]));
+            c[j] = fused(f, c[j], i * activation_tanh(a[third]));
+            h[j] = o * activation_tanh(c[j]);
+        }
+    }
+    u[..n].copy_from_slice(h);
+}
+
 /// Converts logits to log-probabilities, in place.
 fn log_softmax(logits: &mut [f32]) {
     let max = logits.iter().fold(f32::NEG_INFINITY, |max, &logit| if logit > max { logit } else { max });
@@ -188,7 +213,8 @@ impl Policy<'_> {
     /// Computes the outputs of the network.
     ///
     /// The outputs are logits, action values or means; a squashed policy's logarithms of standard deviations follow its means.
-    /// `memory` has [`Policy::memory_len`] or more numbers, and holds the outputs.
+    /// `memory` has [`Policy::memory_len`] or more numbers, and holds the outputs. A policy that remembers takes a step of its
+    /// state there.
     ///
     /// # Errors
     /// [`Error::Call`] if a length or a type differs.
@@ -196,11 +222,17 @@ impl Policy<'_> {
         if memory.len() < self.memory_len() {
             return Err(Error::Call("memory"));
         }
-        let (mut x, rest) = memory.split_at_mut(self.widest);
+        let (mut states, rest) = memory.split_at_mut(self.state_len);
+        let (mut x, rest) = rest.split_at_mut(self.widest);
         let (mut y, part) = rest.split_at_mut(self.widest);
         self.read_obs(obs, &mut x[..self.d])?;
         let mut n_in = self.d;
         for (i, layer) in self.layers.enumerate() {
+            if layer.state_len > 0 {
+                let (state, others) = take(&mut states).split_at_mut(layer.state_len);
+                remember(&layer, &mut x[..n_in], &mut y[..n_in], state, part);
+                states = others;
+            }
             let (input, output) = (&x[..n_in], &mut y[..layer.n_out]);
             match layer.kind {
                 Kind::Dense { .. } if i == 0 && !self.categories.is_empty() => {
@@ -208,6 +240,7 @@ impl Policy<'_> {
                 }
                 Kind::Dense { real, padded } => dense(&layer, [real, padded], input, output, part),
                 Kind::Conv(conv) => convolve(&layer, conv, input, output, part),
+                Kind::Gru | Kind::Lstm => {}
             }
             match layer.activation {
                 TANH => output.iter_mut().for_each(|y| *y = activation_tanh(*y)),
@@ -249,7 +282,7 @@ impl Policy<'_> {
     /// Acts on an observation.
     ///
     /// `mask` holds 1 for each legal action and 0 for the others, and is empty where [`Policy::mask_len`] is 0. `memory` has
-    /// [`Policy::memory_len`] or more numbers, `action` has [`Policy::action_len`] elements.
+    /// [`Policy::memory_len`] or more numbers, the state among them; `action` has [`Policy::action_len`] elements.
     ///
     /// # Errors
     /// [`Error::Call`] if a length or a type differs.

@@ -72,6 +72,27 @@ pub enum LayerKind {
         /// False for (rows, columns, channels).
         planes: bool,
     },
+    /// A step of a gated recurrent unit with H outputs, which are its state h, too.
+    ///
+    /// Inputs are the sums `a` of its gates r, z and n, (3 H). The layer's own sums are `u`, (3 H), of the state before the step.
+    /// `r = sigmoid(a_r + u_r)`, `z = sigmoid(a_z + u_z)`, `n = tanh(a_n + r u_n)`, `h' = n + z (h - n)`.
+    Gru,
+    /// A step of a long short-term memory with H outputs h, whose state is (h, c).
+    ///
+    /// Inputs are the sums `a` of its gates i, f, g and o, (4 H). The layer's own sums are `u`, (4 H), of h before the step.
+    /// `i = sigmoid(a_i + u_i)`, `f` and `o` likewise, `g = tanh(a_g + u_g)`, `c' = f c + i g`, `h' = o tanh(c')`.
+    Lstm,
+}
+
+impl LayerKind {
+    /// Number of gates, and of vectors of H numbers that are the state.
+    fn memory(self) -> [usize; 2] {
+        match self {
+            Self::Dense { .. } | Self::Conv { .. } => [1, 0],
+            Self::Gru => [3, 1],
+            Self::Lstm => [4, 2],
+        }
+    }
 }
 
 /// Function after a layer.
@@ -149,11 +170,17 @@ impl Layer {
     #[must_use]
     pub fn n_out(&self) -> usize {
         match self.kind {
-            LayerKind::Dense { .. } => self.bias.len(),
+            LayerKind::Dense { .. } | LayerKind::Gru | LayerKind::Lstm => self.bias.len() / self.kind.memory()[0],
             LayerKind::Conv { input: [_, rows, columns], kernel, stride, .. } => {
                 ((rows - kernel) / stride + 1) * ((columns - kernel) / stride + 1) * self.bias.len()
             }
         }
+    }
+
+    /// Number of elements of the layer's state; 0 without memory.
+    #[must_use]
+    pub fn state_len(&self) -> usize {
+        self.kind.memory()[1] * self.n_out()
     }
 }
 
@@ -203,10 +230,19 @@ impl Exported {
         self.layers.iter().map(|layer| layer.weight.len() + layer.bias.len()).sum()
     }
 
+    /// Number of elements of the state; 0 without memory.
+    #[must_use]
+    pub fn state_len(&self) -> usize {
+        self.layers.iter().map(Layer::state_len).sum()
+    }
+
     /// Number of multiply-adds of an action.
     #[must_use]
     pub fn multiply_adds(&self) -> usize {
-        let of = |layer: &Layer| layer.weight.len() * layer.n_out() / layer.bias.len().max(1);
+        let of = |layer: &Layer| match layer.kind {
+            LayerKind::Conv { .. } => layer.weight.len() * layer.n_out() / layer.bias.len().max(1),
+            _ => layer.weight.len(),
+        };
         // A category reads one row of the weights.
         let gathers = if self.input.categories.is_empty() { None } else { self.layers.first() };
         let saved = gathers.map_or(0, |layer| of(layer) - self.input.len() * layer.n_out());

@@ -29,6 +29,7 @@
 //! |---|---|
 //! | 3 | dense: 0; length and places of a run of inputs |
 //! | 7 | or convolution: 1; channels, rows and columns of the input; kernel; stride; 1 if the input consists of planes, or 0 |
+//! | 1 | or memory: 2 for a GRU, 3 for an LSTM; k is the number H of outputs, n that of all gates' sums |
 //! | 1 | activation: 0 for none, 1 for tanh, 2 for ReLU, 3 for ELU |
 //! | 1, 1 | number of terms k; number of outputs n |
 //! | k n, n | f32 weights (k, n); f32 biases (n) |
@@ -46,6 +47,8 @@ pub(crate) const DETERMINISTIC: u32 = 4;
 /// Kinds of layers.
 pub(crate) const DENSE: u32 = 0;
 pub(crate) const CONV: u32 = 1;
+pub(crate) const GRU: u32 = 2;
+pub(crate) const LSTM: u32 = 3;
 /// Activations.
 pub(crate) const IDENTITY: u32 = 0;
 pub(crate) const TANH: u32 = 1;

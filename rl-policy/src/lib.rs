@@ -2,7 +2,8 @@
 //!
 //! - [`Policy`] reads a policy in the bytes of its file. It copies and allocates nothing, and needs no operating system.
 //! - [`Policy::act`] computes an action from an observation, in memory that the caller owns: the greedy one, or one drawn by
-//!   counter-based random numbers ([`Choice`]). [`stack`] keeps the latest frames of a policy that sees several.
+//!   counter-based random numbers ([`Choice`]). [`stack`] keeps the latest frames of a policy that sees several,
+//!   [`Policy::reset`] starts an episode of one that remembers.
 //! - Actions and outputs have the same bits on every machine, those of the trainer's evaluation.
 //! - A damaged file is an [`Error`]. No file makes the loader panic, and `unsafe` code is forbidden.
 //!

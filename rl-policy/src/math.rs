@@ -106,6 +106,11 @@ pub(crate) fn activation_tanh(x: f32) -> f32 {
     y.copysign(x)
 }
 
+/// `1 / (1 + exp(-x))` of a gate, whose multiply-adds are fused.
+pub(crate) fn gate_sigmoid(x: f32) -> f32 {
+    fused(activation_tanh(0.5 * x), 0.5, 0.5)
+}
+
 /// Sine and cosine of an angle from 0 to 2 pi.
 fn sin_cos(x: f32) -> [f32; 2] {
     const PI_2_A: f32 = 1.570_312_5;

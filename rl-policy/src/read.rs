@@ -149,6 +149,8 @@ pub(crate) struct Conv {
 pub(crate) enum Kind {
     Dense { real: usize, padded: usize },
     Conv(Conv),
+    Gru,
+    Lstm,
 }
 
 /// One layer.
@@ -159,6 +161,8 @@ pub(crate) struct StoredLayer<'a> {
     pub(crate) n_in: usize,
     /// Number of outputs: of a convolution, at all positions.
     pub(crate) n_out: usize,
+    /// Number of elements of the state.
+    pub(crate) state_len: usize,
     /// [`format::IDENTITY`], [`format::TANH`], [`format::RELU`] or [`format::ELU`].
     pub(crate) activation: u32,
     pub(crate) weight: Floats<'a>, // (terms, bias.len())
@@ -178,6 +182,8 @@ impl<'a> StoredLayer<'a> {
                 stride: words.len()?,
                 planes: words.flag()?,
             }),
+            format::GRU => Kind::Gru,
+            format::LSTM => Kind::Lstm,
             _ => return Err(Error::Contents),
         };
         let (activation, terms, n) = (words.u32()?, words.len()?, words.len()?);
@@ -186,6 +192,8 @@ impl<'a> StoredLayer<'a> {
                 product(&[terms / real, padded])?;
                 (terms.is_multiple_of(real) && real <= padded, terms, n)
             }
+            Kind::Gru => (activation == format::IDENTITY && product(&[3, terms])? == n, n, terms),
+            Kind::Lstm => (activation == format::IDENTITY && product(&[4, terms])? == n, n, terms),
             Kind::Conv(Conv { channels, rows, columns, kernel, stride, .. }) => {
                 let positions = |len: usize| len.checked_sub(kernel).map(|rest| rest / stride + 1).ok_or(Error::Contents);
                 let n_out = product(&[positions(rows)?, positions(columns)?, n])?;
@@ -196,7 +204,12 @@ impl<'a> StoredLayer<'a> {
             return Err(Error::Contents);
         }
         let (weight, bias) = (words.floats(product(&[terms, n])?)?, words.floats(n)?);
-        Ok(Self { kind, n_in, n_out, activation, weight, bias })
+        let state_len = match kind {
+            Kind::Dense { .. } | Kind::Conv(_) => 0,
+            Kind::Gru => n_out,
+            Kind::Lstm => product(&[2, n_out])?,
+        };
+        Ok(Self { kind, n_in, n_out, state_len, activation, weight, bias })
     }
 }
 
@@ -229,6 +242,7 @@ pub struct Policy<'a> {
     pub(crate) categories: &'a [[u8; 4]],
     pub(crate) head: StoredHead<'a>,
     pub(crate) layers: Layers<'a>,
+    pub(crate) state_len: usize,
     /// Greatest number of inputs or outputs of a layer.
     pub(crate) widest: usize,
     /// Greatest number of outputs that are summed together.
@@ -279,13 +293,14 @@ impl<'a> Policy<'a> {
 
         let mut fits = d.is_multiple_of(frames) && (categories.is_empty() || categories.len() == d);
         let mut n_before = if categories.is_empty() { d } else { sum(categories.iter().map(inputs_of))? };
-        let (mut widest, mut together) = (d, 0);
+        let (mut widest, mut together, mut state_len) = (d, 0, 0);
         for i in 0..n_layers {
             let layer = StoredLayer::read(&mut words)?;
             let reads_categories = i == 0 && !categories.is_empty();
             fits &= layer.n_in == n_before;
             fits &= !reads_categories || layer.kind == Kind::Dense { real: n_before, padded: n_before };
             (n_before, widest, together) = (layer.n_out, widest.max(layer.n_out), together.max(layer.bias.len()));
+            state_len += layer.state_len; // of fewer numbers than the file has
         }
         let n_outputs = match head {
             StoredHead::Categorical { sizes, .. } => sum(sizes.iter().map(|n| u32::from_le_bytes(*n)))?,
@@ -297,7 +312,7 @@ impl<'a> Policy<'a> {
             return Err(Error::Contents);
         }
         let bytes = is_bytes.then_some(scale);
-        Ok(Self { about, d, frames, bytes, normalize, categories, head, layers, widest, together, n_outputs })
+        Ok(Self { about, d, frames, bytes, normalize, categories, head, layers, state_len, widest, together, n_outputs })
     }
 
     fn read_head(words: &mut Words<'a>) -> Result<StoredHead<'a>, Error> {
@@ -377,10 +392,24 @@ impl<'a> Policy<'a> {
         self.n_outputs
     }
 
-    /// Number of f32 that acting needs.
+    /// Number of f32 that acting needs, the state among them.
     #[must_use]
     pub fn memory_len(&self) -> usize {
-        2 * self.widest + self.together
+        self.state_len + 2 * self.widest + self.together
+    }
+
+    /// Number of elements of the state; 0 for a policy that does not remember.
+    ///
+    /// The state lies at the beginning of the memory, and goes from step to step: each agent has a memory of its own, which
+    /// [`Policy::reset`] prepares at the start of an episode.
+    #[must_use]
+    pub fn state_len(&self) -> usize {
+        self.state_len
+    }
+
+    /// Starts an episode: fills the state, at the beginning of `memory`, with zeros.
+    pub fn reset(&self, memory: &mut [f32]) {
+        memory.iter_mut().take(self.state_len).for_each(|x| *x = 0.0);
     }
 }
 

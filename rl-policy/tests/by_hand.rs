@@ -98,6 +98,42 @@ fn categories_read_one_row_and_other_numbers_none() {
     }
 }
 
+/// A memory of one number over one input, whose sums for its gates are `x` times `inputs`.
+///
+/// The weights and biases of h are `hidden`.
+fn memory(kind: LayerKind, inputs: &[f32], hidden: &[[f32; 2]]) -> Exported {
+    let head = Head::Values { n: 1, masked: false, dueling: false };
+    let mut policy = linear(LayerKind::Dense { real: 1, padded: 1 }, inputs.to_vec(), &vec![0.0; inputs.len()], head);
+    let [weight, bias] = [0, 1].map(|i| hidden.iter().map(|numbers| numbers[i]).collect());
+    policy.layers.push(Layer { kind, weight, bias, activation: Activation::Identity });
+    policy
+}
+
+#[test]
+fn a_memory_takes_a_step_with_each_call_until_it_is_reset() {
+    const OPEN: f32 = 1e4; // of a gate whose sigmoid is 1
+    // z = 1/2 and r = 1: h' = n + (h - n) / 2 with n = tanh(x + h).
+    let gru = memory(LayerKind::Gru, &[0.0, 0.0, 1.0], &[[0.0, OPEN], [0.0, 0.0], [1.0, 0.0]]);
+    // All gates are open: c' = c + tanh(x), h' = tanh(c').
+    let lstm = memory(LayerKind::Lstm, &[0.0, 0.0, 1.0, 0.0], &[[0.0, OPEN], [0.0, OPEN], [0.0, 0.0], [0.0, OPEN]]);
+    let halves = |h: f64, x: f64| (h + (x + h).tanh()) / 2.0;
+    let first = halves(0.0, 0.5);
+    let (one, two) = (0.5f64.tanh(), 0.5f64.tanh() - 1.5f64.tanh());
+    for (policy, state_len, expected) in [(gru, 1, [first, halves(first, -1.5)]), (lstm, 2, [one.tanh(), two.tanh()])] {
+        let bytes = file(&policy);
+        let loaded = Policy::new(&bytes).expect("a policy");
+        assert_eq!((loaded.state_len(), policy.state_len()), (state_len, state_len));
+        let mut memory = vec![f32::NAN; loaded.memory_len()];
+        for episode in 0..2 {
+            loaded.reset(&mut memory);
+            for (x, expected) in [0.5, -1.5].into_iter().zip(expected) {
+                let h = loaded.outputs(Obs::F32(&[x]), &mut memory).expect("an observation")[0];
+                assert!((f64::from(h) - expected).abs() < 1e-6, "{h} in episode {episode}, not {expected}");
+            }
+        }
+    }
+}
+
 #[test]
 fn observations_are_normalized_and_clipped() {
     let head = Head::Values { n: 1, masked: false, dueling: false };

@@ -39,6 +39,12 @@ fn policies() -> Vec<Exported> {
     let normalized = Input { normalize: Some([numbers(rng, 3), numbers(rng, 3)]), ..input(3) };
     let cards = Input { categories: vec![0, 5, 1, 7], normalize: Some([numbers(rng, 4), numbers(rng, 4)]), ..input(4) };
     let linear = vec![layer(rng, dense(3), 3, 2, Activation::Identity)];
+    let mut remembers = |kind, n_gates: usize| {
+        let head = layer(rng, dense(2), 2, 2, Activation::Identity);
+        let [inputs, h] = [(dense(3), 3), (kind, 2)].map(|(kind, n)| layer(rng, kind, n, 2 * n_gates, Activation::Identity));
+        vec![inputs, h, head]
+    };
+    let (gru, lstm) = (remembers(LayerKind::Gru, 3), remembers(LayerKind::Lstm, 4));
     let policy = |about: &str, input, layers, head| Exported { about: about.into(), input, layers, head };
     vec![
         policy("one head", input(3), hidden(rng, 3, 4, 2), Head::Categorical { sizes: vec![2], masked: true }),
@@ -48,6 +54,8 @@ fn policies() -> Vec<Exported> {
         policy("corner", picture, corner, Head::Values { n: 3, masked: false, dueling: false }),
         policy("", normalized, hidden(rng, 3, 4, 2), Head::Gaussian { log_std: vec![-1.0, 0.5], bounds: gaussian }),
         policy("squashed", input(3), hidden(rng, 3, 4, 4), Head::Squashed { bounds: squashed }),
+        policy("gru", input(3), gru, Head::Values { n: 2, masked: false, dueling: false }),
+        policy("lstm", input(3), lstm, Head::Categorical { sizes: vec![2], masked: false }),
         policy("linear", input(3), linear, Head::Deterministic { bounds: deterministic }),
     ]
 }
@@ -182,7 +190,7 @@ fn a_file_with_any_bit_changed_is_refused() {
 #[test]
 fn parts_that_do_not_fit_are_refused() {
     type Change = fn(&mut Exported);
-    let changes: [(&str, usize, Change); 17] = [
+    let changes: [(&str, usize, Change); 20] = [
         ("no layers", 6, |policy| policy.layers.clear()),
         ("no dimensions", 0, |policy| policy.input.shape.clear()),
         ("no elements", 0, |policy| policy.input.shape.push(0)),
@@ -199,6 +207,9 @@ fn parts_that_do_not_fit_are_refused() {
             policy.layers[0].kind = LayerKind::Conv { input: [1, 5, 5], kernel: 6, stride: 5, planes: true };
         }),
         ("a layer between", 0, |policy| policy.layers.swap(0, 1)),
+        ("gates", 7, |policy| policy.layers[1].kind = LayerKind::Lstm),
+        ("sums of inputs", 7, |policy| drop(policy.layers.remove(0))),
+        ("a memory's activation", 8, |policy| policy.layers[1].activation = Activation::Tanh),
         ("a head without choices", 1, |policy| {
             policy.head = Head::Categorical { sizes: vec![3, 0, 3], masked: false };
         }),

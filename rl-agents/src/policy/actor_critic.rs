@@ -424,9 +424,6 @@ impl Policy for ActorCritic {
     }
 
     fn exported(&self, spaces: &Spaces) -> Option<Exported> {
-        if self.state_len() > 0 {
-            return None;
-        }
         let head = match &self.distribution {
             Distribution::Categorical { heads } => {
                 Head::Categorical { sizes: heads.iter().map(|&n| n as u32).collect(), masked: spaces.actions.masked() }

@@ -7,6 +7,7 @@ use crate::kernel::encoder::conv::ConvShape;
 use crate::kernel::gemm::pad;
 use crate::network::activation::Activation;
 use crate::network::mlp::{Linear, Mlp};
+use crate::network::recurrent::MemoryKind;
 use crate::policy::network::Network;
 
 impl From<Activation> for rl_policy::Activation {
@@ -48,7 +49,7 @@ fn convolution(shape: &ConvShape, planes: bool, params: &[f32], activation: Acti
 impl Network {
     /// Exports the network with some of its heads, and the policy's `head`.
     ///
-    /// The outputs of `heads` follow each other. All of `heads` read a common trunk, or there is one.
+    /// The outputs of `heads` follow each other. All of `heads` read a common trunk or memory, or there is one.
     pub(crate) fn exported(&self, obs: &Space, heads: &[usize], head: Head) -> Exported {
         let shape = self.shape();
         let (params, convolutions) = (self.params(), shape.encoder.conv_layers().collect::<Vec<_>>());
@@ -57,21 +58,27 @@ impl Network {
             convolutions.iter().enumerate().map(|(i, conv)| convolution(conv, i == 0, params, activation)).collect();
         // Inputs of the first dense layer come in runs of channels.
         let mut run = convolutions.last().map(|conv| (conv.n_out, pad(conv.n_out)));
-        let mut dense = |linears: &[&Linear], activation: Option<Activation>| {
+        let mut add = |linears: &[&Linear], memory: Option<LayerKind>, activation: Option<Activation>| {
             let (real, padded) = run.take().unwrap_or((linears[0].n_in, linears[0].n_in));
-            let mut layer = joined(linears, params, LayerKind::Dense { real, padded });
+            let mut layer = joined(linears, params, memory.unwrap_or(LayerKind::Dense { real, padded }));
             layer.activation = activation.map_or(rl_policy::Activation::Identity, Into::into);
             layers.push(layer);
         };
+        if !shape.cells.0.is_empty() {
+            let cell = &shape.cells.0[shape.cells.of_head(heads[0])];
+            let kind = if cell.kind == MemoryKind::Gru { LayerKind::Gru } else { LayerKind::Lstm };
+            add(&cell.inputs.iter().collect::<Vec<_>>(), None, None);
+            add(&cell.hidden.iter().collect::<Vec<_>>(), Some(kind), None);
+        }
         for linear in shape.trunk().into_iter().flat_map(Mlp::layers) {
-            dense(&[linear], Some(activation));
+            add(&[linear], None, Some(activation));
         }
         // Several heads have one layer each.
         let of_heads: Vec<_> = heads.iter().map(|&head| shape.heads()[head].layers()).collect();
         let n_layers = of_heads[0].len();
         for i in 0..n_layers {
             let linears: Vec<_> = of_heads.iter().map(|layers| &layers[i]).collect();
-            dense(&linears, (i + 1 < n_layers).then_some(activation));
+            add(&linears, None, (i + 1 < n_layers).then_some(activation));
         }
         Exported { about: String::new(), input: self.input(obs), layers, head }
     }

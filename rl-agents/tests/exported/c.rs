@@ -32,6 +32,7 @@ fn a_policy_in_c_acts_as_the_original() {
             if loaded.reads_bytes() { Obs::U8(&seen.bytes[i * d..][..d]) } else { Obs::F32(&seen.floats[i * d..][..d]) }
         };
         let mut memory = vec![0.0; loaded.memory_len()];
+        loaded.reset(&mut memory);
         let outputs: Vec<f32> = (0..N_TESTED).flat_map(|i| loaded.outputs(obs(i), &mut memory).unwrap().to_vec()).collect();
         let (floats, bytes) = (&seen.floats[..N_TESTED * d], &seen.bytes[..N_TESTED * d]);
         let Sources { header, source, .. } = c(&exported, name, &TestVectors { n: N_TESTED, floats, bytes, outputs: &outputs });

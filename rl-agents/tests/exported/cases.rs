@@ -1,8 +1,8 @@
 //! Policies of every kind, with observations and what the originals do.
 
 use rl_agents::{
-    Acted, Acting, Activation, ActorCritic, Choice, DeterministicPolicy, NetConfig, Policy, QNetwork, Scratch, Snapshot,
-    SquashedGaussian,
+    Acted, Acting, Activation, ActorCritic, Choice, DeterministicPolicy, MemoryKind, NetConfig, Policy, QNetwork, Scratch,
+    Snapshot, SquashedGaussian,
 };
 use rl_buffer::ObsSlice;
 use rl_envs::{ActionSpace, Actions, Dtype, Purpose, Rng, Space, Spaces, math};
@@ -55,6 +55,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let conv = NetConfig { conv: vec![[20, 5, 2], [40, 3, 1]], ..net(&[50]) };
     let normalized = NetConfig { normalize_obs: true, ..net(&[64, 64]) };
     let shared = NetConfig { shared_trunk: true, ..net(&[48, 24]) };
+    let remembers = |memory, memory_size, net: &NetConfig| NetConfig { memory, memory_size, ..net.clone() };
     let mut squashed = SquashedGaussian::new(&vector(11), &boxed, &net(&[256, 256]), 1).unwrap();
     squashed.load(&moved(&squashed, 4)).unwrap();
     let mut linear = SquashedGaussian::new(&vector(11), &boxed, &net(&[]), 1).unwrap();
@@ -87,6 +88,20 @@ pub(crate) fn cases() -> Vec<Case> {
         actor_critic("few_bytes", Space::bytes(&[7], 10, 0.1), discrete(4, false), &normalized),
         actor_critic("bytes", Space::bytes(&[7], 10, 0.1), discrete(4, false), &relu),
         actor_critic("categories", vector(6).with_categories(&[0, 90, 3, 0, 40, 0]), discrete(4, false), &normalized),
+        actor_critic("gru", vector(4), discrete(2, true), &remembers(MemoryKind::Gru, 40, &relu)),
+        actor_critic("lstm", vector(17), boxed.clone(), &remembers(MemoryKind::Lstm, 100, &normalized)), // long sums of h
+        actor_critic(
+            "cards",
+            vector(6).with_categories(&[0, 90, 3, 0, 40, 0]),
+            discrete(4, false),
+            &remembers(MemoryKind::Lstm, 9, &NetConfig { hidden: vec![], ..normalized.clone() }),
+        ),
+        actor_critic(
+            "films",
+            pixels(1),
+            discrete(6, false),
+            &remembers(MemoryKind::Gru, 16, &NetConfig { shared_trunk: true, ..conv.clone() }),
+        ),
         q_network("q", vector(8), discrete(4, true), &net(&[64, 64]), false),
         q_network("dueling", pixels(2), discrete(5, false), &conv, true),
         case("squashed", Box::new(squashed)),
@@ -129,6 +144,9 @@ impl Seen {
     }
 }
 
+/// Steps of an episode, after which the state and the frames of an observation begin again.
+pub(crate) const EPISODE: usize = 7;
+
 /// Actions (n) or (n, A) of the original, log-probabilities (n) and values (n).
 ///
 /// Actions are those that the environment gets.
@@ -139,15 +157,37 @@ pub(crate) struct Original {
     pub(crate) values: Vec<f32>,
 }
 
+/// What a policy does in steps of a number of environments: in one step of `n`, or in `n` of one if it remembers.
 pub(crate) fn originals(case: &Case, seen: &Seen, n: usize, choice: Choice) -> Original {
     let Case { spaces, policy, .. } = case;
-    let (a, is_discrete) = (spaces.actions.len(), spaces.actions.n_discrete().is_some());
+    let (d, a, is_discrete) = (spaces.obs.len(), spaces.actions.len(), spaces.actions.n_discrete().is_some());
     let (mut discrete, mut vectors) = (vec![0; n], vec![0.0; n * a]);
-    let actions = if is_discrete { Actions::Discrete(&mut discrete[..]) } else { Actions::Continuous(&mut vectors[..]) };
     let (mut log_probs, mut values) = (vec![0.0; n], vec![0.0; n]);
-    let acting = Acting { obs: seen.obs(spaces.obs.dtype()), masks: &seen.masks, choice };
-    let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values, states: &mut [] };
-    policy.act(acting, acted, &mut Scratch::default()).unwrap();
+    let (mut state, mut scratch) = (vec![0.0; policy.state_len()], Scratch::default());
+    let n_masks = seen.masks.len() / n.max(1);
+    let together = if state.is_empty() { n } else { 1 };
+    for first in (0..n).step_by(together) {
+        let rows = first..first + together;
+        if first % EPISODE == 0 {
+            state.fill(0.0);
+        }
+        let actions = if is_discrete {
+            Actions::Discrete(&mut discrete[rows.clone()])
+        } else {
+            Actions::Continuous(&mut vectors[rows.start * a..rows.end * a])
+        };
+        let obs = match seen.obs(spaces.obs.dtype()) {
+            ObsSlice::F32(obs) => ObsSlice::F32(&obs[rows.start * d..rows.end * d]),
+            ObsSlice::U8(obs) => ObsSlice::U8(&obs[rows.start * d..rows.end * d]),
+        };
+        let choice = match choice {
+            Choice::Sample { seed, step, first_env } => Choice::Sample { seed, step, first_env: first_env + first as u32 },
+            Choice::Greedy => choice,
+        };
+        let acting = Acting { obs, masks: &seen.masks[rows.start * n_masks..rows.end * n_masks], choice };
+        let (log_probs, values) = (&mut log_probs[rows.clone()], &mut values[rows]);
+        policy.act(acting, Acted { actions, log_probs, values, states: &mut state }, &mut scratch).unwrap();
+    }
     if let ActionSpace::Continuous { low, high } = &spaces.actions {
         for row in vectors.chunks_exact_mut(a) {
             row.iter_mut().zip(low.iter().zip(high)).for_each(|(x, (low, high))| *x = math::clamp(*x, *low, *high));

@@ -140,10 +140,16 @@ impl<'a> Streams<'a> {
     }
 
     /// Adds an observation, of which the first frame is seen, and a mask.
+    ///
+    /// A policy that remembers has a state of its own here, from step to step of an episode.
     pub(crate) fn push(&mut self, obs: Obs<'_>, mask: &[u8]) {
         let Self { loaded, draws, memory, floats, bytes, n, input, expected } = self;
         let frame = loaded.obs_len() / loaded.frames();
         let first = *n % EPISODE == 0;
+        if first {
+            loaded.reset(memory);
+        }
+        let state = memory[..loaded.state_len()].to_vec();
         let obs = match obs {
             Obs::F32(obs) => {
                 input.extend(obs[..frame].iter().flat_map(|x| x.to_le_bytes()));
@@ -161,6 +167,7 @@ impl<'a> Streams<'a> {
         let sample = Choice::Sample { seed, env: env + *n as u32, step };
         for choice in draws.then_some(sample).into_iter().chain([Choice::Greedy]) {
             let (mut choices, mut vector) = (vec![0; loaded.action_len()], vec![0.0; loaded.action_len()]);
+            memory[..state.len()].copy_from_slice(&state);
             if loaded.is_discrete() {
                 loaded.act(obs, mask, choice, memory, Action::Discrete(&mut choices)).unwrap();
                 expected.extend(choices.iter().flat_map(|x| x.to_le_bytes()));
@@ -169,6 +176,7 @@ impl<'a> Streams<'a> {
                 expected.extend(vector.iter().flat_map(|x| x.to_le_bytes()));
             }
         }
+        memory[..state.len()].copy_from_slice(&state);
         expected.extend(loaded.outputs(obs, memory).unwrap().iter().flat_map(|x| x.to_le_bytes()));
         *n += 1;
     }

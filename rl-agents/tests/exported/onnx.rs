@@ -10,7 +10,7 @@ use rl_agents::Choice;
 use rl_buffer::ObsSlice;
 use rl_policy::{Exported, Head, Obs, Policy as Loaded, write};
 
-use crate::cases::{Case, Seen, cases, originals};
+use crate::cases::{Case, EPISODE, Seen, cases, originals};
 
 /// Observations of each policy.
 const N: usize = 300;
@@ -39,18 +39,24 @@ fn integers(path: &Path) -> Vec<i64> {
     bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
 }
 
-/// Returns the network's outputs, (N, outputs).
-fn outputs(exported: &Exported, seen: &Seen) -> Vec<f32> {
+/// Returns the network's outputs, (N, outputs), and the states before and after each step, (N, S).
+fn outputs(exported: &Exported, seen: &Seen) -> [Vec<f32>; 3] {
     let file = write::file(exported);
     let loaded = Loaded::new(&file).unwrap();
     let mut memory = vec![0.0; loaded.memory_len()];
     let d = loaded.obs_len();
     let n_outputs = if let Head::Values { n, .. } = exported.head { n as usize } else { loaded.n_outputs() };
-    let rows = (0..N).flat_map(|i| {
+    let [mut outputs, mut before, mut after] = [(); 3].map(|()| Vec::new());
+    for i in 0..N {
+        if i % EPISODE == 0 {
+            loaded.reset(&mut memory);
+        }
+        before.extend_from_slice(&memory[..loaded.state_len()]);
         let obs = if loaded.reads_bytes() { Obs::U8(&seen.bytes[i * d..][..d]) } else { Obs::F32(&seen.floats[i * d..][..d]) };
-        loaded.outputs(obs, &mut memory).unwrap()[..n_outputs].to_vec()
-    });
-    rows.collect()
+        outputs.extend_from_slice(&loaded.outputs(obs, &mut memory).unwrap()[..n_outputs]);
+        after.extend_from_slice(&memory[..loaded.state_len()]);
+    }
+    [outputs, before, after]
 }
 
 /// Returns columns of a matrix with rows of `n`.
@@ -121,6 +127,8 @@ fn an_onnx_model_acts_as_the_original() {
             ObsSlice::U8(obs) => obs.to_vec(),
         };
         fs::write(path(name, "obs"), obs).unwrap();
+        let [_, states, _] = outputs(&exported, &seen);
+        fs::write(path(name, "state"), states.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>()).unwrap();
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exported/onnx_runtime.py");
     let output = Command::new("python3").arg(script).arg(&dir).output().unwrap();
@@ -129,9 +137,9 @@ fn an_onnx_model_acts_as_the_original() {
         let Case { name, spaces, policy } = &case;
         let (exported, seen) = (policy.exported(spaces).unwrap(), Seen::of(spaces, N));
         let original = originals(&case, &seen, N, Choice::Greedy);
-        let want = outputs(&exported, &seen);
+        let [want, _, next_states] = outputs(&exported, &seen);
         let n = want.len() / N;
-        let (expected, sizes) = match &exported.head {
+        let (mut expected, sizes) = match &exported.head {
             Head::Categorical { sizes, .. } => (vec![("logits", want.clone())], sizes.iter().map(|&n| n as usize).collect()),
             Head::Values { .. } => (vec![("q", want.clone())], vec![n]),
             Head::Gaussian { log_std, .. } => (vec![("mean", want.clone()), ("log_std", log_std.repeat(N))], Vec::new()),
@@ -141,6 +149,9 @@ fn an_onnx_model_acts_as_the_original() {
             }
             Head::Deterministic { .. } => (vec![("mean", want.clone())], Vec::new()),
         };
+        if !next_states.is_empty() {
+            expected.push(("next_state", next_states));
+        }
         let mut said = name.to_string();
         for (output, want) in &expected {
             let error = error(&floats(&path(name, output)), want, want.len() / N);

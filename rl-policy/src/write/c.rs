@@ -22,7 +22,7 @@ pub struct Sources {
     pub memory_bytes: usize,
 }
 
-/// Test observations with their outputs.
+/// Test observations with their outputs, one after the other from the start of an episode.
 #[derive(Clone, Copy, Debug)]
 pub struct TestVectors<'a> {
     /// Number of observations.
@@ -80,10 +80,13 @@ struct Memory {
     rows: usize,
     /// Elements of an observation that is made of frames.
     stacked: usize,
+    /// Elements of the state.
+    state: usize,
 }
 
 impl Memory {
-    fn of(Exported { input, layers, .. }: &Exported) -> Self {
+    fn of(policy: &Exported) -> Self {
+        let Exported { input, layers, .. } = policy;
         let widest = layers.iter().map(Layer::n_out).max().unwrap_or(0).max(input.len());
         let patch = |layer: &Layer| if matches!(layer.kind, LayerKind::Conv { .. }) { layer.n_terms() } else { 0 };
         Self {
@@ -91,13 +94,14 @@ impl Memory {
             patch: layers.iter().map(patch).max().unwrap_or(0),
             rows: input.categories.len(),
             stacked: if input.frames > 1 { input.len() } else { 0 },
+            state: policy.state_len(),
         }
     }
 
     /// Bytes of the memory, where frames are of `size` bytes an element.
     fn bytes(&self, n_outputs: usize, size: usize) -> usize {
         let stack = if self.stacked > 0 { (self.stacked * size).next_multiple_of(4) + 4 } else { 0 };
-        4 * (2 * self.widest + self.patch + self.rows + n_outputs) + stack
+        4 * (2 * self.widest + self.patch + self.rows + n_outputs + self.state) + stack
     }
 }
 
@@ -152,6 +156,9 @@ impl Writer<'_> {
         if memory.rows > 0 {
             let _ = writeln!(members, "    uint32_t rows[{}];", memory.rows);
         }
+        if memory.state > 0 {
+            let _ = writeln!(members, "    float state[{}];", memory.state);
+        }
         if memory.stacked > 0 {
             let _ = writeln!(members, "    uint32_t started;\n    {element} frames[{}];", memory.stacked);
         }
@@ -168,11 +175,13 @@ impl Writer<'_> {
             (false, _) => "numbers within the environment's bounds",
         };
         let mask = if head.mask_len() > 0 { "\n   mask[i] is not 0 if action i is legal." } else { "" };
-        let stacked = if input.frames > 1 {
-            "\n   obs is the latest frame: each call adds it to those in the memory, so act or sample once per step."
-        } else {
-            ""
-        };
+        let mut kept = String::new();
+        if input.frames > 1 {
+            kept += "\n   obs is the latest frame: each call adds it to those in the memory, so act or sample once per step.";
+        }
+        if memory.state > 0 {
+            kept += "\n   The policy remembers: each call changes the state in the memory, so act or sample once per step.";
+        }
         let sample = if self.policy.head.draws() {
             format!(
                 "\n/* Samples an action from the seed, the environment and the step alone: count the steps of all episodes.\n   The \
@@ -217,7 +226,7 @@ uint32_t {name}_memory_bytes(void);
 /* Starts an episode: call it before the first action. */
 void {name}_reset({name}_memory *memory);
 
-/* Computes the greedy action: {kind}.{mask}{stacked} */
+/* Computes the greedy action: {kind}.{mask}{kept} */
 void {name}_act{act};
 {sample}
 /* Outputs of the network in the latest call: {outputs}. */
@@ -262,8 +271,13 @@ int {name}_test({name}_memory *memory);
         add(!input.categories.is_empty(), include_str!("c/gather.c"));
         add(layers.iter().any(is_conv), include_str!("c/convolve.c"));
         let powers = activated(Activation::Tanh) || activated(Activation::Elu);
-        add(powers, include_str!("c/activations/exponential.c"));
-        add(activated(Activation::Tanh), include_str!("c/activations/tanh.c"));
+        let remembers = |kind| layers.iter().any(|layer| layer.kind == kind);
+        let has_state = self.policy.state_len() > 0;
+        add(powers || has_state, include_str!("c/activations/exponential.c"));
+        add(activated(Activation::Tanh) || has_state, include_str!("c/activations/tanh.c"));
+        add(has_state, include_str!("c/activations/sigmoid.c"));
+        add(remembers(LayerKind::Gru), include_str!("c/memory/gru.c"));
+        add(remembers(LayerKind::Lstm), include_str!("c/memory/lstm.c"));
         add(activated(Activation::Relu), include_str!("c/activations/relu.c"));
         add(activated(Activation::Elu), include_str!("c/activations/elu.c"));
         add(clamps, include_str!("c/clamp.c"));
@@ -335,7 +349,7 @@ int {name}_test({name}_memory *memory);
                 "    for (i = 0; i < {d}; i++) {number}memory->a[i] = clamp((memory->a[i] - mean[i]) * inv_std[i], -{LIMIT}, {LIMIT});"
             );
         }
-        let (mut from, mut to) = ("memory->a", "memory->b");
+        let (mut from, mut to, mut state) = ("memory->a", "memory->b", 0);
         for (i, layer) in layers.iter().enumerate() {
             let (n, terms) = (layer.bias.len(), layer.n_terms());
             let last = if i + 1 == layers.len() { "memory->outputs" } else { to };
@@ -351,6 +365,12 @@ int {name}_test({name}_memory *memory);
                 LayerKind::Conv { input: [channels, rows, columns], kernel, stride, planes } => {
                     let shape = format!("{channels}, {rows}, {columns}, {kernel}, {stride}, {}", u32::from(planes));
                     writeln!(text, "    convolve({from}, {shape}, memory->patch, {ends});")
+                }
+                LayerKind::Gru | LayerKind::Lstm => {
+                    let step = if layer.kind == LayerKind::Gru { "gru" } else { "lstm" };
+                    let of = format!("memory->state + {state}, weights_{i}, biases_{i}, {}, {last}", layer.n_out());
+                    state += layer.state_len();
+                    writeln!(text, "    {step}({from}, {to}, {of});")
                 }
             };
             let activation = match layer.activation {
@@ -373,8 +393,13 @@ int {name}_test({name}_memory *memory);
             );
         }
         let _ = writeln!(text, "}}\n");
-        let stacks = if input.frames > 1 { "memory->started = 0;" } else { "(void)memory;" };
-        let _ = writeln!(text, "void {name}_reset({name}_memory *memory) {{ {stacks} }}\n");
+        let mut forgotten = String::new();
+        if state > 0 {
+            let _ = writeln!(forgotten, "    uint32_t i;\n    for (i = 0; i < {state}; i++) memory->state[i] = 0;");
+        }
+        forgotten += if input.frames > 1 { "    memory->started = 0;\n" } else { "" };
+        forgotten += if forgotten.is_empty() { "    (void)memory;\n" } else { "" };
+        let _ = writeln!(text, "void {name}_reset({name}_memory *memory) {{\n{forgotten}}}\n");
         let _ = writeln!(text, "uint32_t {name}_memory_bytes(void) {{ return sizeof({name}_memory); }}\n");
         let _ = writeln!(text, "const float *{name}_outputs(const {name}_memory *memory) {{ return memory->outputs; }}\n");
         let seen = if input.frames > 1 {
@@ -474,6 +499,7 @@ int {name}_test({name}_memory *memory);
             "int {name}_test({name}_memory *memory) {{
     int differing = 0, differs;
     uint32_t i, j;
+    {name}_reset(memory);
     for (i = 0; i < {n}; i++) {{
         forward(memory, check_obs + i * {d});
         for (j = 0, differs = 0; j < {upper}_OUTPUTS; j++) {{

@@ -73,6 +73,8 @@ pub fn file(policy: &Exported) -> Vec<u8> {
                 let numbers = [format::CONV as usize, channels, rows, columns, kernel, stride, usize::from(planes)];
                 numbers.into_iter().for_each(|x| body.u32(x));
             }
+            LayerKind::Gru => body.u32s(&[format::GRU]),
+            LayerKind::Lstm => body.u32s(&[format::LSTM]),
         }
         body.u32s(&[match layer.activation {
             Activation::Identity => format::IDENTITY,

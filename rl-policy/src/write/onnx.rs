@@ -24,6 +24,8 @@ const OPERATORS: i64 = 13;
 ///
 /// - `obs`: an observation as the environment gives it, f32 or uint8, in the shape of [`Input::shape`]; categories are numbers.
 /// - `mask`: uint8, 1 for each legal action, if the head is masked.
+/// - `state`: f32, (batch, S), if the policy remembers: zeros at the first step of an episode, then the `next_state` of the step
+///   before.
 ///
 /// Outputs:
 ///
@@ -33,6 +35,7 @@ const OPERATORS: i64 = 13;
 /// - `q`: action values, before the mask.
 /// - `mean`: means of continuous actions, before they are clipped, or before their tanh.
 /// - `log_std`: logarithms of the standard deviations; deterministic policies have none.
+/// - `next_state`: f32, (batch, S), if the policy remembers.
 ///
 /// Metadata: `frames`, the number of stacked frames, and `head`: categorical, values, gaussian, squashed or deterministic.
 ///
@@ -43,9 +46,14 @@ pub fn onnx(policy: &Exported) -> Vec<u8> {
     let Exported { about, input, layers, head } = policy;
     let mut builder = Builder::default();
     let mut features = observation(&mut builder, input);
+    let mut memory = Memory::of(&mut builder, layers);
     for (i, layer) in layers.iter().enumerate() {
-        features = add_layer(&mut builder, i, layer, features);
+        features = match layer.kind {
+            LayerKind::Gru | LayerKind::Lstm => memory.step(&mut builder, i, layer, features),
+            _ => add_layer(&mut builder, i, layer, features),
+        };
     }
+    memory.finish(&mut builder);
     let outputs = features.flat(&mut builder);
     let kind = match head {
         Head::Categorical { sizes, masked } => {
@@ -209,6 +217,7 @@ fn add_layer(builder: &mut Builder, i: usize, layer: &Layer, features: Features)
             let dims = [rows, columns].map(|size| (size - kernel) / stride + 1);
             (builder.node("Conv", &[&x, &weight, &bias], &attributes), vec![n, dims[0], dims[1]], true)
         }
+        LayerKind::Gru | LayerKind::Lstm => unreachable!("a memory takes a step"),
     };
     let value = match layer.activation {
         Activation::Identity => value,
@@ -217,6 +226,82 @@ fn add_layer(builder: &mut Builder, i: usize, layer: &Layer, features: Features)
         Activation::Elu => builder.node("Elu", &[&value], &[]),
     };
     Features { value, dims, are_planes }
+}
+
+/// The state of a policy that remembers: vectors (batch, H) of each layer.
+struct Memory {
+    before: std::vec::IntoIter<Value>,
+    after: Vec<Value>,
+    state_len: usize,
+}
+
+impl Memory {
+    /// Adds the input `state`, if layers remember.
+    fn of(builder: &mut Builder, layers: &[Layer]) -> Self {
+        let vectors = |layer: &Layer| std::iter::repeat_n(layer.n_out(), layer.state_len() / layer.n_out().max(1));
+        let sizes: Vec<_> = layers.iter().flat_map(vectors).collect();
+        let state_len = sizes.iter().sum();
+        let mut input = || builder.input("state", FLOAT, &[state_len], "state; zeros at the first step of an episode");
+        let before = match sizes.len() {
+            0 => Vec::new(),
+            1 => vec![input()],
+            _ => {
+                let state = input();
+                builder.split(&state, &sizes)
+            }
+        };
+        Self { before: before.into_iter(), after: Vec::new(), state_len }
+    }
+
+    /// Adds a step of layer `i`, whose inputs are the gates' sums of the features.
+    fn step(&mut self, builder: &mut Builder, i: usize, layer: &Layer, sums: Features) -> Features {
+        let (n, n_gates) = (layer.n_out(), layer.bias.len() / layer.n_out());
+        let mut before = || self.before.next().expect("a vector of the state");
+        let h = before();
+        let weight = builder.floats(&format!("layer{i}.weight"), &[n, n_gates * n], layer.weight.iter().copied());
+        let bias = builder.floats(&format!("layer{i}.bias"), &[n_gates * n], layer.bias.iter().copied());
+        let of_h = builder.node("Gemm", &[&h, &weight, &bias], &[]);
+        let sizes = vec![n; n_gates];
+        let sums = sums.flat(builder);
+        let (a, u) = (builder.split(&sums, &sizes), builder.split(&of_h, &sizes));
+        let mut of = |op: &str, inputs: &[&str]| builder.node(op, inputs, &[]);
+        let value = if layer.kind == LayerKind::Gru {
+            let [r, z] = [0, 1].map(|gate| {
+                let sum = of("Add", &[&a[gate], &u[gate]]);
+                of("Sigmoid", &[&sum])
+            });
+            let of_new = of("Mul", &[&r, &u[2]]);
+            let sum = of("Add", &[&a[2], &of_new]);
+            let new = of("Tanh", &[&sum]);
+            let difference = of("Sub", &[&h, &new]);
+            let kept = of("Mul", &[&z, &difference]);
+            of("Add", &[&new, &kept])
+        } else {
+            let c = before();
+            let [i, f, g, o] = [("Sigmoid", 0), ("Sigmoid", 1), ("Tanh", 2), ("Sigmoid", 3)].map(|(function, gate)| {
+                let sum = of("Add", &[&a[gate], &u[gate]]);
+                of(function, &[&sum])
+            });
+            let (kept, new) = (of("Mul", &[&f, &c]), of("Mul", &[&i, &g]));
+            let c = of("Add", &[&kept, &new]);
+            let shown = of("Tanh", &[&c]);
+            let h = of("Mul", &[&o, &shown]);
+            self.after.push(h.clone());
+            self.after.push(c);
+            return Features { value: h, dims: vec![n], are_planes: false };
+        };
+        self.after.push(value.clone());
+        Features { value, dims: vec![n], are_planes: false }
+    }
+
+    /// Adds the output `next_state`, if layers remember.
+    fn finish(self, builder: &mut Builder) {
+        let after: Vec<_> = self.after.iter().map(|value| &**value).collect();
+        if !after.is_empty() {
+            let state = builder.node("Concat", &after, &[int("axis", 1)]);
+            builder.output("next_state", &state, FLOAT, &[self.state_len], "state for the next step");
+        }
+    }
 }
 
 /// Replaces the numbers of illegal actions by one that is below all others.

@@ -34,8 +34,8 @@ fn presets() -> Vec<(String, String)> {
     if std::env::var_os("RL_EXPORT_ALL").is_none() {
         return [("cartpole", "ppo"), ("pendulum", "sac")].map(|(env, algo)| (env.into(), algo.into())).to_vec();
     }
-    // The preset of repeat_first remembers; four games have that of breakout.
-    let others = ["repeat_first", "asterix", "freeway", "seaquest", "space_invaders"];
+    // Four games have the preset of breakout.
+    let others = ["asterix", "freeway", "seaquest", "space_invaders"];
     let native = PRESETS.iter().filter(|(env, ..)| catalog::find(env).is_ok() && !others.contains(env));
     let mut presets: Vec<_> = native.map(|(env, algo, _)| (env.to_string(), algo.name().to_string())).collect();
     presets.sort();
@@ -53,7 +53,7 @@ fn trained(dir: &Path, env: &str, algo: &str) {
     assert!(output.status.success(), "{env}, {algo}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Greedy actions of the run's own policy in a rollout.
+/// Greedy actions of the run's own policy in a rollout, each at the start of an episode.
 struct Original {
     discrete: Vec<u32>,
     vectors: Vec<f32>,
@@ -78,6 +78,7 @@ impl Original {
     /// Compares action `i`, and the output that says why, bit by bit.
     fn compare(&self, i: usize, actions: &ActionSpace, loaded: &Policy<'_>, obs: Obs<'_>, mask: &[u8], memory: &mut [f32]) {
         let (mut choice, mut vector) = ([0], vec![0.0; loaded.action_len()]);
+        loaded.reset(memory);
         if let ActionSpace::Continuous { low, high } = actions {
             loaded.act(obs, mask, rl_policy::Choice::Greedy, memory, Action::Continuous(&mut vector)).unwrap();
             let expected = self.vectors[i * vector.len()..].iter().zip(low.iter().zip(high));
@@ -87,6 +88,7 @@ impl Original {
         }
         loaded.act(obs, mask, rl_policy::Choice::Greedy, memory, Action::Discrete(&mut choice)).unwrap();
         assert_eq!(choice[0], self.discrete[i]);
+        loaded.reset(memory);
         let outputs = loaded.outputs(obs, memory).unwrap();
         // Action values have no log-probabilities; a single legal action has 0, too.
         if self.log_probs.iter().all(|log_prob| *log_prob == 0.0) {

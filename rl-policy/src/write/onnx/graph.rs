@@ -98,7 +98,7 @@ impl Builder {
     /// Splits the columns of a matrix into parts of these `sizes`.
     pub(crate) fn split(&mut self, matrix: &str, sizes: &[usize]) -> Vec<Value> {
         let sizes: Vec<_> = sizes.iter().map(|&n| n as i64).collect();
-        let parts = self.list("parts", &sizes);
+        let parts = self.list(&format!("parts_{}", self.graph.node.len()), &sizes);
         self.outputs("Split", &[matrix, &parts], &[int("axis", 1)], sizes.len())
     }
 

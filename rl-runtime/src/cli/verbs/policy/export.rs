@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use rl_agents::{Acted, Acting, Choice, LearnerKind, MemoryKind, Policy, Scratch};
+use rl_agents::{Acted, Acting, Choice, LearnerKind, Policy, Scratch};
 use rl_envs::wrappers::{Hidden, Wrappers};
 use rl_envs::{ActionSpace, Actions, Dtype, Obs, Purpose, Rng, Space, Spaces, math};
 use rl_policy::write::c::{Sources, TestVectors, c, identifier};
@@ -95,11 +95,6 @@ pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode
     let header_draft = if args.form == Export::C { Some(Draft::create(&header)?) } else { None };
     let spaces = entry.spaces();
     let of = path.display();
-    if policy.state_len() > 0 && config.net.memory != MemoryKind::None {
-        return Err(Error::config(format!(
-            "{of}: a policy with memory cannot be exported yet; its parameters are in the checkpoint"
-        )));
-    }
     if !config.net.conv.is_empty() && !spaces.obs.parts().is_empty() {
         let parts: Vec<_> = spaces.obs.parts().iter().map(|part| &*part.name).collect();
         return Err(Error::config(format!(
@@ -216,7 +211,7 @@ fn fits(Spaces { obs, actions }: &Spaces, loaded: &Loaded<'_>) -> bool {
     found == (obs.len(), obs.dtype() == Dtype::U8, actions.n_discrete().is_some(), action_len, mask_len)
 }
 
-/// Random observations, and the outputs of the network for them.
+/// Random observations, one after the other, and the outputs of the network for them.
 struct Drawn {
     floats: Vec<f32>,
     bytes: Vec<u8>,
@@ -243,6 +238,7 @@ impl Drawn {
             }
         }
         let mut memory = vec![0.0; loaded.memory_len()];
+        loaded.reset(&mut memory);
         for i in 0..N_CHECKED {
             let outputs = loaded.outputs(drawn.obs(i, d), &mut memory).expect("an observation of the policy");
             drawn.outputs.extend_from_slice(outputs);
@@ -263,21 +259,34 @@ impl Drawn {
         TestVectors { n: N_CHECKED, floats, bytes, outputs }
     }
 
+    /// Greedy actions of `policy`: discrete ones, or vectors.
+    fn actions(&self, policy: &dyn Policy, spaces: &Spaces, m: usize) -> (Vec<u32>, Vec<f32>) {
+        let (d, a, is_discrete) = (spaces.obs.len(), spaces.actions.len(), spaces.actions.n_discrete().is_some());
+        let (mut discrete, mut vectors) = (vec![0; N_CHECKED], vec![0.0; N_CHECKED * a]);
+        let (mut states, mut scratch) = (vec![0.0; policy.state_len()], Scratch::default());
+        for i in 0..N_CHECKED {
+            let obs = match self.obs(i, d) {
+                rl_policy::Obs::F32(obs) => Obs::F32(obs),
+                rl_policy::Obs::U8(obs) => Obs::U8(obs),
+            };
+            let row = i * a..(i + 1) * a;
+            let actions =
+                if is_discrete { Actions::Discrete(&mut discrete[i..=i]) } else { Actions::Continuous(&mut vectors[row]) };
+            let acting = Acting { obs, masks: &self.masks[i * m..(i + 1) * m], choice: Choice::Greedy };
+            let acted = Acted { actions, log_probs: &mut [0.0], values: &mut [0.0], states: &mut states };
+            policy.act(acting, acted, &mut scratch).expect("the policy's own spaces");
+        }
+        (discrete, vectors)
+    }
+
     /// Number of observations with other actions than `policy`'s.
     ///
     /// The first number is of actions with other bits, the second of those that differ by more than rounding.
     fn n_differing(&self, policy: &dyn Policy, spaces: &Spaces, loaded: &Loaded<'_>) -> [usize; 2] {
         let (a, m) = (spaces.actions.len(), loaded.mask_len());
-        let (mut discrete, mut vectors) = ([0; N_CHECKED], vec![0.0; N_CHECKED * a]);
-        let is_discrete = loaded.is_discrete();
-        let actions = if is_discrete { Actions::Discrete(&mut discrete[..]) } else { Actions::Continuous(&mut vectors[..]) };
-        let obs = if self.bytes.is_empty() { Obs::F32(&self.floats[..]) } else { Obs::U8(&self.bytes[..]) };
-        let acting = Acting { obs, masks: &self.masks, choice: Choice::Greedy };
-        let (mut log_probs, mut values) = ([0.0; N_CHECKED], [0.0; N_CHECKED]);
-        let mut states = vec![0.0; N_CHECKED * policy.state_len()];
-        let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values, states: &mut states };
-        policy.act(acting, acted, &mut Scratch::default()).expect("the policy's own spaces");
+        let (discrete, vectors) = self.actions(policy, spaces, m);
         let mut memory = vec![0.0; loaded.memory_len()];
+        loaded.reset(&mut memory);
         let (mut choices, mut vector) = (vec![0; loaded.action_len()], vec![0.0; loaded.action_len()]);
         let [mut n_differing, mut n_far] = [0; 2];
         for i in 0..N_CHECKED {
