@@ -19,6 +19,9 @@ typedef union {
 #if defined(__GNUC__) && \
     (defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) || defined(__FP_FAST_FMAF))
 
+/* Outputs that are summed together, in registers. */
+enum { BLOCK = 64 };
+
 /* a * b + c, rounded once. */
 #define fused(a, b, c) __builtin_fmaf(a, b, c)
 
@@ -34,6 +37,9 @@ typedef union {
     double number;
     uint64_t bits;
 } double_bits;
+
+/* Outputs that are summed together: more find a doubtful sum among them more often. */
+enum { BLOCK = 16 };
 
 /* True if rounding to double may have produced a midpoint between two floats, or the sum is subnormal. */
 static inline int is_doubtful(double_bits sum) {
@@ -53,9 +59,9 @@ static float fused(float a, float b, float c) {
     return (float)sum.number;
 }
 
-/* Adds x times a row of m <= 16 weights to sums, with one test for doubtful sums. */
+/* Adds x times a row of m <= BLOCK weights to sums, with one test for doubtful sums. */
 static inline void add_row(float *to, float x, const float *row, uint32_t m) {
-    double_bits sum[16];
+    double_bits sum[BLOCK];
     uint32_t j;
     int doubtful = 0;
     for (j = 0; j < m; j++) sum[j].number = (double)x * row[j] + to[j];

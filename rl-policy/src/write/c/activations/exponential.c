@@ -1,5 +1,7 @@
-/* The exponential of z, at most 0, is scale * (1 + p); returns p. Below -20 it is that of -20. */
-static float power(float z, float *scale) {
+/* The exponential of z, at most 0, is scale * (1 + p); returns p. Below -20 it is that of -20.
+
+   Inline, so that loops of it are vectorised. */
+static inline float power(float z, float *scale) {
     float_bits shifted, at;
     float k, r, p;
     z = z < -20 ? -20 : z;
