@@ -18,11 +18,12 @@ import onnxruntime
 from gymnasium import spaces
 
 
-def flat(space, obs):
+def flat(space, obs, keys=(), raw_images=False):
     """Returns an observation as the model reads it: numbers, categories from 0 on, or a picture with its channels in front."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        return np.concatenate([numbers(part, obs[key]) for key, part in parts if key != "action_mask"])
+        parts = [(key, part) for key, part in parts if key in keys] if keys else [part for part in parts if part[0] != "action_mask"]
+        return np.concatenate([numbers(part, obs[key], raw_images) for key, part in parts])
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
         return np.ravel(obs - space.start)
     obs = np.asarray(obs)
@@ -38,9 +39,10 @@ def is_picture(space):
     return most is not None and np.all(space.low == 0) and np.all(space.high == most)
 
 
-def numbers(space, obs):
-    """Flattens one part of a Dict or Tuple observation; pictures are scaled."""
-    return np.ravel(flat(space, obs)).astype(np.float32) / np.float32(255 if is_picture(space) and space.dtype == np.uint8 else 1)
+def numbers(space, obs, raw_images):
+    """Flattens one part of a Dict or Tuple observation; pictures are scaled unless they stay as they are."""
+    is_scaled = is_picture(space) and space.dtype == np.uint8 and not raw_images
+    return np.ravel(flat(space, obs, raw_images=raw_images)).astype(np.float32) / np.float32(255 if is_scaled else 1)
 
 
 def legal(env, obs, info):
@@ -57,7 +59,7 @@ def legal(env, obs, info):
 class Policy:
     """Greedy policy of a model."""
 
-    def __init__(self, path):
+    def __init__(self, path, keys=(), raw_images=False):
         self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         self.n_frames = int(self.session.get_modelmeta().custom_metadata_map["frames"])
         inputs = {value.name: value for value in self.session.get_inputs()}
@@ -65,11 +67,11 @@ class Policy:
         self.shape, self.dtype = obs.shape[1:], np.uint8 if obs.type == "tensor(uint8)" else np.float32
         self.n_choices = mask.shape[1] if mask else 0
         self.state_len = state.shape[1] if state else 0
-        self.frames = []
+        self.frames, self.keys, self.raw_images = [], keys, raw_images
 
     def act(self, obs, info, env, first):
         """Returns the action for an observation; the first frame of an episode fills the stack, and its state is zeros."""
-        frame = flat(env.observation_space, obs).astype(self.dtype)
+        frame = flat(env.observation_space, obs, self.keys, self.raw_images).astype(self.dtype)
         self.frames = [frame] * self.n_frames if first else [*self.frames[1:], frame]
         feed = {"obs": np.stack(self.frames).reshape(1, *self.shape)}
         if self.n_choices:
@@ -91,8 +93,11 @@ def main():
     parser.add_argument("env", help="id of a Gymnasium environment, for instance CartPole-v1")
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keys", default="", help="parts of a Dict that are observed, with commas between them; all if left out")
+    parser.add_argument("--raw-images", action="store_true", help="pictures of a Dict were not divided by 255")
     args = parser.parse_args()
-    policy, env = Policy(args.path), gymnasium.make(args.env)
+    keys = [key.strip() for key in args.keys.split(",") if key.strip()]
+    policy, env = Policy(args.path, keys, args.raw_images), gymnasium.make(args.env)
     returns = []
     for episode in range(args.episodes):
         obs, info = env.reset(seed=args.seed + episode)

@@ -5,7 +5,7 @@ use core::mem::{swap, take};
 use crate::format::{ELU, LIMIT, LOG_STD_RANGE, LONG, MASKED, PART, RELU, TANH};
 use crate::fused::{add_row, fused};
 use crate::math::{activation_elu, activation_tanh, clamp, exp, gate_sigmoid, ln, normal, tanh, uniform, words};
-use crate::read::{Conv, Error, Floats, Kind, Policy, StoredHead, StoredLayer, inputs_of};
+use crate::read::{Conv, Error, Floats, Kind, Policy, StoredHead, StoredLayer, StoredPart, inputs_of};
 
 /// An observation.
 #[derive(Clone, Copy, Debug)]
@@ -117,11 +117,9 @@ fn gather(layer: &StoredLayer<'_>, categories: &[[u8; 4]], x: &[f32], y: &mut [f
     let mut sums = Sums::new(layer, layer.n_in, y, part);
     let mut first = 0;
     for (&x, n_categories) in x.iter().zip(categories) {
-        let category = x as u32;
         let input = match u32::from_le_bytes(*n_categories) {
             0 => Some((first, x)),
-            // Lazily: 32 bits do not hold the sum for every number.
-            n => (category < n && category as f32 == x).then(|| (first + category as usize, 1.0)),
+            n => category(x, n).map(|category| (first + category, 1.0)),
         };
         if let Some((i, x)) = input {
             sums.add(i, x, &layer.weight.0[i * n..][..n]);
@@ -129,6 +127,29 @@ fn gather(layer: &StoredLayer<'_>, categories: &[[u8; 4]], x: &[f32], y: &mut [f
         first += inputs_of(n_categories) as usize;
     }
     sums.close();
+}
+
+/// Index of a category of an element; `None` for a number that is none.
+fn category(x: f32, n: u32) -> Option<usize> {
+    let category = x as u32;
+    (category < n && category as f32 == x).then_some(category as usize)
+}
+
+/// Writes numbers, and a one-hot vector for each category, and returns how many they are.
+fn one_hot(categories: &[[u8; 4]], x: &[f32], to: &mut [f32]) -> usize {
+    let mut len = 0;
+    for (i, &x) in x.iter().enumerate() {
+        let n = categories.get(i).map_or(0, |n| u32::from_le_bytes(*n));
+        let to = &mut to[len..][..n.max(1) as usize];
+        if n == 0 {
+            to[0] = x;
+        } else {
+            to.fill(0.0);
+            category(x, n).into_iter().for_each(|category| to[category] = 1.0);
+        }
+        len += to.len();
+    }
+    len
 }
 
 /// Computes a convolution, position after position.
@@ -179,6 +200,16 @@ fn remember(layer: &StoredLayer<'_>, a: &mut [f32], u: &mut [f32], state: &mut [
     u[..n].copy_from_slice(h);
 }
 
+/// Applies an activation of the format to each output.
+fn activate(activation: u32, outputs: &mut [f32]) {
+    match activation {
+        TANH => outputs.iter_mut().for_each(|y| *y = activation_tanh(*y)),
+        RELU => outputs.iter_mut().for_each(|y| *y = if *y > 0.0 { *y } else { 0.0 }),
+        ELU => outputs.iter_mut().for_each(|y| *y = activation_elu(*y)),
+        _ => {}
+    }
+}
+
 /// Converts logits to log-probabilities, in place.
 fn log_softmax(logits: &mut [f32]) {
     let max = logits.iter().fold(f32::NEG_INFINITY, |max, &logit| if logit > max { logit } else { max });
@@ -224,9 +255,14 @@ impl Policy<'_> {
         }
         let (mut states, rest) = memory.split_at_mut(self.state_len);
         let (mut x, rest) = rest.split_at_mut(self.widest);
-        let (mut y, part) = rest.split_at_mut(self.widest);
+        let (mut y, rest) = rest.split_at_mut(self.widest);
+        let (of_parts, part) = rest.split_at_mut(2 * self.widest_of_part);
         self.read_obs(obs, &mut x[..self.d])?;
         let mut n_in = self.d;
+        if !self.parts.is_empty() {
+            n_in = self.read_parts(&x[..n_in], y, of_parts, part);
+            swap(&mut x, &mut y);
+        }
         for (i, layer) in self.layers.enumerate() {
             if layer.state_len > 0 {
                 let (state, others) = take(&mut states).split_at_mut(layer.state_len);
@@ -235,19 +271,14 @@ impl Policy<'_> {
             }
             let (input, output) = (&x[..n_in], &mut y[..layer.n_out]);
             match layer.kind {
-                Kind::Dense { .. } if i == 0 && !self.categories.is_empty() => {
+                Kind::Dense { .. } if i == 0 && self.parts.is_empty() && !self.categories.is_empty() => {
                     gather(&layer, self.categories, input, output, part)
                 }
                 Kind::Dense { real, padded } => dense(&layer, [real, padded], input, output, part),
                 Kind::Conv(conv) => convolve(&layer, conv, input, output, part),
                 Kind::Gru | Kind::Lstm => {}
             }
-            match layer.activation {
-                TANH => output.iter_mut().for_each(|y| *y = activation_tanh(*y)),
-                RELU => output.iter_mut().for_each(|y| *y = if *y > 0.0 { *y } else { 0.0 }),
-                ELU => output.iter_mut().for_each(|y| *y = activation_elu(*y)),
-                _ => {}
-            }
+            activate(layer.activation, output);
             swap(&mut x, &mut y);
             n_in = layer.n_out;
         }
@@ -259,6 +290,33 @@ impl Policy<'_> {
             advantages.iter_mut().for_each(|q| *q += offset);
         }
         Ok(outputs)
+    }
+
+    /// Computes the outputs of all parts of an observation, one after the other, and returns how many they are.
+    fn read_parts(&self, x: &[f32], features: &mut [f32], of_parts: &mut [f32], part: &mut [f32]) -> usize {
+        let (mut first, mut len) = (0, 0);
+        for StoredPart { len: n_elements, layers } in self.parts {
+            let elements = first..first + n_elements;
+            let (mut from, mut to) = of_parts.split_at_mut(self.widest_of_part);
+            let mut n_in = n_elements;
+            for (i, layer) in layers.enumerate() {
+                let (input, output) = (if i == 0 { &x[elements.clone()] } else { &from[..n_in] }, &mut to[..layer.n_out]);
+                if let Kind::Conv(conv) = layer.kind {
+                    convolve(&layer, conv, input, output, part);
+                }
+                activate(layer.activation, output);
+                swap(&mut from, &mut to);
+                n_in = layer.n_out;
+            }
+            len += if layers.is_empty() {
+                one_hot(self.categories.get(elements.clone()).unwrap_or_default(), &x[elements], &mut features[len..])
+            } else {
+                features[len..][..n_in].copy_from_slice(&from[..n_in]);
+                n_in
+            };
+            first += n_elements;
+        }
+        len
     }
 
     /// Scales and normalizes an observation.

@@ -7,6 +7,10 @@ pub struct Exported {
     pub about: String,
     /// Observations that the policy reads.
     pub input: Input,
+    /// Parts of an observation that have layers of their own; empty if the first of `layers` reads all elements.
+    ///
+    /// The first of `layers` reads the outputs of all parts, one after the other.
+    pub parts: Vec<Part>,
     /// Layers of the network, in order; each reads the outputs of the one before.
     pub layers: Vec<Layer>,
     /// Actions from the outputs of the last layer.
@@ -30,6 +34,17 @@ pub struct Input {
     ///
     /// Empty if all elements are numbers.
     pub categories: Vec<u32>,
+}
+
+/// Elements of an observation that follow each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Number of elements.
+    pub len: usize,
+    /// Convolutions of a picture; empty for numbers and categories.
+    ///
+    /// Without layers, a part's outputs are its numbers, and a one-hot vector for each category.
+    pub layers: Vec<Layer>,
 }
 
 /// One layer with its parameters.
@@ -184,6 +199,17 @@ impl Layer {
     }
 }
 
+impl Part {
+    /// Number of outputs.
+    ///
+    /// `categories` are those of all elements, of which `first` is the part's first.
+    #[must_use]
+    pub fn n_out(&self, categories: &[u32], first: usize) -> usize {
+        let inputs = |i: usize| categories.get(i).map_or(1, |&n| n.max(1) as usize);
+        self.layers.last().map_or_else(|| (first..first + self.len).map(inputs).sum(), Layer::n_out)
+    }
+}
+
 impl Head {
     /// True if actions are drawn from a distribution.
     #[must_use]
@@ -224,10 +250,31 @@ impl Head {
 }
 
 impl Exported {
+    /// Layers of all parts, and of the network behind them.
+    pub fn all_layers(&self) -> impl Iterator<Item = &Layer> {
+        self.parts.iter().flat_map(|part| &part.layers).chain(&self.layers)
+    }
+
+    /// Number of outputs of all parts; 0 without parts.
+    #[must_use]
+    pub fn n_features(&self) -> usize {
+        let (mut first, mut n) = (0, 0);
+        for part in &self.parts {
+            n += part.n_out(&self.input.categories, first);
+            first += part.len;
+        }
+        n
+    }
+
+    /// True if each category selects a row of the first layer's weights.
+    pub(crate) fn gathers(&self) -> bool {
+        self.parts.is_empty() && !self.input.categories.is_empty()
+    }
+
     /// Number of parameters.
     #[must_use]
     pub fn n_params(&self) -> usize {
-        self.layers.iter().map(|layer| layer.weight.len() + layer.bias.len()).sum()
+        self.all_layers().map(|layer| layer.weight.len() + layer.bias.len()).sum()
     }
 
     /// Number of elements of the state; 0 without memory.
@@ -244,8 +291,8 @@ impl Exported {
             _ => layer.weight.len(),
         };
         // A category reads one row of the weights.
-        let gathers = if self.input.categories.is_empty() { None } else { self.layers.first() };
+        let gathers = if self.gathers() { self.layers.first() } else { None };
         let saved = gathers.map_or(0, |layer| of(layer) - self.input.len() * layer.n_out());
-        self.layers.iter().map(of).sum::<usize>() - saved
+        self.all_layers().map(of).sum::<usize>() - saved
     }
 }

@@ -15,6 +15,7 @@
 //! | 1 | 0, or 1 if observations are normalized; then follow, as f32, D means and D inverse standard deviations |
 //! | 1, n | n, 0 or D; number of categories of each element, 0 for a number |
 //! | 1, 1, 1 | kind of the head; n; flags; then follows what the table of heads says |
+//! | 1 | number of parts of an observation, which follow; 0 if the first layer reads all elements |
 //! | 1 | number of layers, which follow |
 //!
 //! | head | n | flags | f32, except sizes |
@@ -24,6 +25,10 @@
 //! | 2: Gaussian | dimensions | | low (n), high (n), logarithms of standard deviations (n) |
 //! | 3: squashed | dimensions | | low (n), high (n) |
 //! | 4: deterministic | dimensions | | low (n), high (n) |
+//!
+//! | words of a part | content |
+//! |---|---|
+//! | 1, 1 | number of elements; number of its layers, which follow |
 //!
 //! | words of a layer | content |
 //! |---|---|
@@ -37,7 +42,7 @@
 /// First bytes of a file.
 pub(crate) const MAGIC: [u8; 8] = *b"rlpolicy";
 /// Version of the format.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Kinds of heads.
 pub(crate) const CATEGORICAL: u32 = 0;
 pub(crate) const VALUES: u32 = 1;

@@ -40,7 +40,7 @@ pub mod write;
 
 pub use act::{Action, Choice, Obs, stack};
 #[cfg(feature = "write")]
-pub use exported::{Activation, Exported, Head, Input, Layer, LayerKind};
+pub use exported::{Activation, Exported, Head, Input, Layer, LayerKind, Part};
 pub use read::{Error, Policy};
 
 /// Examples of the README, as tests.

@@ -220,6 +220,12 @@ pub(crate) struct Layers<'a> {
     left: usize,
 }
 
+impl Layers<'_> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.left == 0
+    }
+}
+
 impl<'a> Iterator for Layers<'a> {
     type Item = StoredLayer<'a>;
 
@@ -227,6 +233,47 @@ impl<'a> Iterator for Layers<'a> {
     fn next(&mut self) -> Option<StoredLayer<'a>> {
         self.left = self.left.checked_sub(1)?;
         StoredLayer::read(&mut self.words).ok()
+    }
+}
+
+/// Parts of an observation that are still to be computed.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts<'a> {
+    words: Words<'a>,
+    left: usize,
+}
+
+/// Elements of an observation that follow each other, and their layers.
+pub(crate) struct StoredPart<'a> {
+    pub(crate) len: usize,
+    pub(crate) layers: Layers<'a>,
+}
+
+impl Parts<'_> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.left == 0
+    }
+}
+
+impl<'a> StoredPart<'a> {
+    /// Reads a part, but not its layers.
+    fn read(words: &mut Words<'a>) -> Result<Self, Error> {
+        let (len, left) = (words.len()?, words.u32()? as usize);
+        Ok(Self { len, layers: Layers { words: *words, left } })
+    }
+}
+
+impl<'a> Iterator for Parts<'a> {
+    type Item = StoredPart<'a>;
+
+    /// Reads the next part, which was without errors when the file was opened.
+    fn next(&mut self) -> Option<StoredPart<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let part = StoredPart::read(&mut self.words).ok()?;
+        let mut layers = part.layers;
+        layers.by_ref().for_each(drop);
+        self.words = layers.words;
+        Some(part)
     }
 }
 
@@ -241,10 +288,13 @@ pub struct Policy<'a> {
     pub(crate) normalize: Option<[Floats<'a>; 2]>,
     pub(crate) categories: &'a [[u8; 4]],
     pub(crate) head: StoredHead<'a>,
+    pub(crate) parts: Parts<'a>,
     pub(crate) layers: Layers<'a>,
     pub(crate) state_len: usize,
     /// Greatest number of inputs or outputs of a layer.
     pub(crate) widest: usize,
+    /// Greatest number of inputs or outputs of a part's layer.
+    pub(crate) widest_of_part: usize,
     /// Greatest number of outputs that are summed together.
     pub(crate) together: usize,
     pub(crate) n_outputs: usize,
@@ -288,15 +338,42 @@ impl<'a> Policy<'a> {
         let n_categories = words.u32()? as usize;
         let categories = words.take(n_categories)?;
         let head = Self::read_head(&mut words)?;
+        let mut fits = d.is_multiple_of(frames) && (categories.is_empty() || categories.len() == d);
+
+        let n_parts = words.u32()? as usize;
+        let parts = Parts { words, left: n_parts };
+        let (mut first, mut n_features, mut widest_of_part, mut together) = (0, 0, 0, 0);
+        for _ in 0..n_parts {
+            let StoredPart { len, layers } = StoredPart::read(&mut words)?;
+            let end = first + len; // of at most 2^28 each
+            let categories = if categories.is_empty() { &[] } else { categories.get(first..end).ok_or(Error::Contents)? };
+            let is_picture = layers.left > 0;
+            let mut n_before = if is_picture || categories.is_empty() { len } else { sum(categories.iter().map(inputs_of))? };
+            fits &= !is_picture || categories.iter().all(|n| *n == [0; 4]);
+            for _ in 0..layers.left {
+                let layer = StoredLayer::read(&mut words)?;
+                fits &= layer.n_in == n_before && matches!(layer.kind, Kind::Conv(_));
+                (n_before, together) = (layer.n_out, together.max(layer.bias.len()));
+                widest_of_part = widest_of_part.max(layer.n_in).max(layer.n_out);
+            }
+            (first, n_features) = (end, n_features + n_before);
+            if first > d || n_features > MAX_LEN {
+                return Err(Error::Contents);
+            }
+        }
+        fits &= n_parts == 0 || first == d;
+
         let n_layers = words.len()?;
         let layers = Layers { words, left: n_layers };
-
-        let mut fits = d.is_multiple_of(frames) && (categories.is_empty() || categories.len() == d);
-        let mut n_before = if categories.is_empty() { d } else { sum(categories.iter().map(inputs_of))? };
-        let (mut widest, mut together, mut state_len) = (d, 0, 0);
+        let mut n_before = match n_parts {
+            0 if categories.is_empty() => d,
+            0 => sum(categories.iter().map(inputs_of))?,
+            _ => n_features,
+        };
+        let (mut widest, mut state_len) = (d.max(n_features), 0);
         for i in 0..n_layers {
             let layer = StoredLayer::read(&mut words)?;
-            let reads_categories = i == 0 && !categories.is_empty();
+            let reads_categories = i == 0 && n_parts == 0 && !categories.is_empty();
             fits &= layer.n_in == n_before;
             fits &= !reads_categories || layer.kind == Kind::Dense { real: n_before, padded: n_before };
             (n_before, widest, together) = (layer.n_out, widest.max(layer.n_out), together.max(layer.bias.len()));
@@ -312,7 +389,22 @@ impl<'a> Policy<'a> {
             return Err(Error::Contents);
         }
         let bytes = is_bytes.then_some(scale);
-        Ok(Self { about, d, frames, bytes, normalize, categories, head, layers, state_len, widest, together, n_outputs })
+        Ok(Self {
+            about,
+            d,
+            frames,
+            bytes,
+            normalize,
+            categories,
+            head,
+            parts,
+            layers,
+            state_len,
+            widest,
+            widest_of_part,
+            together,
+            n_outputs,
+        })
     }
 
     fn read_head(words: &mut Words<'a>) -> Result<StoredHead<'a>, Error> {
@@ -395,7 +487,7 @@ impl<'a> Policy<'a> {
     /// Number of f32 that acting needs, the state among them.
     #[must_use]
     pub fn memory_len(&self) -> usize {
-        self.state_len + 2 * self.widest + self.together
+        self.state_len + 2 * self.widest + 2 * self.widest_of_part + self.together
     }
 
     /// Number of elements of the state; 0 for a policy that does not remember.

@@ -2,7 +2,7 @@
 #![cfg(feature = "write")]
 
 use rl_policy::write::file;
-use rl_policy::{Action, Activation, Choice, Error, Exported, Head, Input, Layer, LayerKind, Obs, Policy, stack};
+use rl_policy::{Action, Activation, Choice, Error, Exported, Head, Input, Layer, LayerKind, Obs, Part, Policy, stack};
 
 /// 2^24: the sum with 1 is a midpoint, and rounds back.
 const LARGE: f32 = 16_777_216.0;
@@ -12,7 +12,7 @@ fn linear(kind: LayerKind, weight: Vec<f32>, bias: &[f32], head: Head) -> Export
     let d = weight.len() / bias.len();
     let input = Input { shape: vec![d], frames: 1, bytes: None, normalize: None, categories: vec![] };
     let layers = vec![Layer { kind, weight, bias: bias.to_vec(), activation: Activation::Identity }];
-    Exported { about: String::new(), input, layers, head }
+    Exported { about: String::new(), input, parts: vec![], layers, head }
 }
 
 /// A policy whose outputs are the `biases`, for an observation of one element.
@@ -135,6 +135,23 @@ fn a_memory_takes_a_step_with_each_call_until_it_is_reset() {
 }
 
 #[test]
+fn parts_have_convolutions_one_hot_vectors_or_stay_as_they_are() {
+    // A picture of 1 x 2 x 2 whose numbers are summed, 2 categories of 3, a number.
+    let head = Head::Values { n: 1, masked: false, dueling: false };
+    let weight = vec![1.0, 10.0, 20.0, 30.0, 100.0, 200.0, 300.0, 0.5];
+    let mut policy = linear(LayerKind::Dense { real: 8, padded: 8 }, weight, &[0.25], head);
+    let kind = LayerKind::Conv { input: [1, 2, 2], kernel: 2, stride: 1, planes: true };
+    let sum = Layer { kind, weight: vec![1.0; 4], bias: vec![-1.0], activation: Activation::Relu };
+    policy.parts = vec![Part { len: 4, layers: vec![sum] }, Part { len: 2, layers: vec![] }, Part { len: 1, layers: vec![] }];
+    (policy.input.shape, policy.input.categories) = (vec![7], vec![0, 0, 0, 0, 3, 3, 0]);
+    assert_eq!(policy.n_features(), 8);
+    assert_eq!(outputs(&policy, &[1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 8.0]), [9.0 + 20.0 + 300.0 + 4.0 + 0.25]);
+    assert_eq!(outputs(&policy, &[0.0, 0.5, 0.0, 0.0, 3.0, 0.0, 0.0]), [100.25], "no category");
+    policy.input.normalize = Some([vec![1.0; 7], vec![2.0; 7]]);
+    assert_eq!(outputs(&policy, &[2.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.5]), [1.0 + 10.0 + 200.0 + 0.5 + 0.25]);
+}
+
+#[test]
 fn observations_are_normalized_and_clipped() {
     let head = Head::Values { n: 1, masked: false, dueling: false };
     let mut policy = linear(LayerKind::Dense { real: 2, padded: 2 }, vec![1.0, 100.0], &[0.0], head);
@@ -219,6 +236,6 @@ fn frames_are_stacked_oldest_first() {
 
 #[test]
 fn errors_say_what_is_wrong() {
-    assert_eq!(Error::Version(2).to_string(), "the policy file has version 2 of the format; this loader reads 1");
+    assert_eq!(Error::Version(3).to_string(), "the policy file has version 3 of the format; this loader reads 2");
     assert_eq!(Error::Call("mask").to_string(), "the mask does not fit the policy in length or type");
 }

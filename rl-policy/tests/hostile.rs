@@ -3,7 +3,7 @@
 
 use rl_envs::{Purpose, Rng};
 use rl_policy::write::file;
-use rl_policy::{Action, Activation, Choice, Error, Exported, Head, Input, Layer, LayerKind, Obs, Policy};
+use rl_policy::{Action, Activation, Choice, Error, Exported, Head, Input, Layer, LayerKind, Obs, Part, Policy};
 
 /// Bytes before the body: magic number, version, length, checksum.
 const HEADER: usize = 20;
@@ -39,13 +39,18 @@ fn policies() -> Vec<Exported> {
     let normalized = Input { normalize: Some([numbers(rng, 3), numbers(rng, 3)]), ..input(3) };
     let cards = Input { categories: vec![0, 5, 1, 7], normalize: Some([numbers(rng, 4), numbers(rng, 4)]), ..input(4) };
     let linear = vec![layer(rng, dense(3), 3, 2, Activation::Identity)];
-    let mut remembers = |kind, n_gates: usize| {
+    let remembers = |rng: &mut Rng, kind, n_gates: usize| {
         let head = layer(rng, dense(2), 2, 2, Activation::Identity);
         let [inputs, h] = [(dense(3), 3), (kind, 2)].map(|(kind, n)| layer(rng, kind, n, 2 * n_gates, Activation::Identity));
         vec![inputs, h, head]
     };
-    let (gru, lstm) = (remembers(LayerKind::Gru, 3), remembers(LayerKind::Lstm, 4));
-    let policy = |about: &str, input, layers, head| Exported { about: about.into(), input, layers, head };
+    let eye = layer(rng, LayerKind::Conv { input: [1, 3, 3], kernel: 2, stride: 1, planes: true }, 4, 2, Activation::Elu);
+    let hand = Input { categories: vec![0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0], ..input(11) };
+    let parts = vec![Part { len: 9, layers: vec![eye] }, Part { len: 2, layers: vec![] }];
+    let head = Head::Values { n: 2, masked: false, dueling: false };
+    let robot = Exported { about: "robot".into(), input: hand, parts, layers: hidden(rng, 13, 3, 2), head };
+    let (gru, lstm) = (remembers(rng, LayerKind::Gru, 3), remembers(rng, LayerKind::Lstm, 4));
+    let policy = |about: &str, input, layers, head| Exported { about: about.into(), input, parts: vec![], layers, head };
     vec![
         policy("one head", input(3), hidden(rng, 3, 4, 2), Head::Categorical { sizes: vec![2], masked: true }),
         policy("é", input(130), hidden(rng, 130, 2, 6), Head::Categorical { sizes: vec![3, 1, 2], masked: false }),
@@ -56,6 +61,7 @@ fn policies() -> Vec<Exported> {
         policy("squashed", input(3), hidden(rng, 3, 4, 4), Head::Squashed { bounds: squashed }),
         policy("gru", input(3), gru, Head::Values { n: 2, masked: false, dueling: false }),
         policy("lstm", input(3), lstm, Head::Categorical { sizes: vec![2], masked: false }),
+        robot,
         policy("linear", input(3), linear, Head::Deterministic { bounds: deterministic }),
     ]
 }
@@ -190,7 +196,7 @@ fn a_file_with_any_bit_changed_is_refused() {
 #[test]
 fn parts_that_do_not_fit_are_refused() {
     type Change = fn(&mut Exported);
-    let changes: [(&str, usize, Change); 20] = [
+    let changes: [(&str, usize, Change); 25] = [
         ("no layers", 6, |policy| policy.layers.clear()),
         ("no dimensions", 0, |policy| policy.input.shape.clear()),
         ("no elements", 0, |policy| policy.input.shape.push(0)),
@@ -210,6 +216,11 @@ fn parts_that_do_not_fit_are_refused() {
         ("gates", 7, |policy| policy.layers[1].kind = LayerKind::Lstm),
         ("sums of inputs", 7, |policy| drop(policy.layers.remove(0))),
         ("a memory's activation", 8, |policy| policy.layers[1].activation = Activation::Tanh),
+        ("elements without a part", 9, |policy| policy.parts[1].len = 1),
+        ("more parts than elements", 9, |policy| policy.parts[1].len = 3),
+        ("a part without elements", 9, |policy| policy.parts.push(Part { len: 0, layers: vec![] })),
+        ("a picture of categories", 9, |policy| policy.input.categories[0] = 2),
+        ("a part's layers", 9, |policy| policy.parts[1].layers = vec![policy.layers[0].clone()]),
         ("a head without choices", 1, |policy| {
             policy.head = Head::Categorical { sizes: vec![3, 0, 3], masked: false };
         }),

@@ -1,7 +1,7 @@
 //! Policies as data for other programs: see [`rl_policy`].
 
 use rl_envs::{ActionSpace, Dtype, Space};
-use rl_policy::{Exported, Head, Input, Layer, LayerKind};
+use rl_policy::{Exported, Head, Input, Layer, LayerKind, Part};
 
 use crate::kernel::encoder::conv::ConvShape;
 use crate::kernel::gemm::pad;
@@ -46,22 +46,55 @@ fn convolution(shape: &ConvShape, planes: bool, params: &[f32], activation: Acti
     Layer { kind, weight, bias: params[shape.bias.clone()].to_vec(), activation: activation.into() }
 }
 
+/// Appends channels of zeros to a convolution, up to the padded number.
+fn widen(layer: &mut Layer) {
+    let (n, padded) = (layer.bias.len(), pad(layer.bias.len()));
+    layer.weight = layer.weight.chunks_exact(n).flat_map(|row| row.iter().copied().chain(vec![0.0; padded - n])).collect();
+    layer.bias.resize(padded, 0.0);
+}
+
+/// Inserts rows of zeros into a dense layer, for inputs that are padding.
+fn spread(layer: &mut Layer, is_real: &[bool]) {
+    let n = layer.bias.len();
+    let mut rows = layer.weight.chunks_exact(n);
+    let row = |&is_real: &bool| if is_real { rows.next().expect("a row of each input").to_vec() } else { vec![0.0; n] };
+    layer.weight = is_real.iter().flat_map(row).collect();
+    layer.kind = LayerKind::Dense { real: is_real.len(), padded: is_real.len() };
+}
+
 impl Network {
     /// Exports the network with some of its heads, and the policy's `head`.
     ///
     /// The outputs of `heads` follow each other. All of `heads` read a common trunk or memory, or there is one.
     pub(crate) fn exported(&self, obs: &Space, heads: &[usize], head: Head) -> Exported {
         let shape = self.shape();
-        let (params, convolutions) = (self.params(), shape.encoder.conv_layers().collect::<Vec<_>>());
-        let activation = shape.encoder.activation();
-        let mut layers: Vec<_> =
-            convolutions.iter().enumerate().map(|(i, conv)| convolution(conv, i == 0, params, activation)).collect();
+        let (params, activation) = (self.params(), shape.encoder.activation());
+        let convolutions = |layers: &[ConvShape]| -> Vec<_> {
+            layers.iter().enumerate().map(|(i, conv)| convolution(conv, i == 0, params, activation)).collect()
+        };
         // Inputs of the first dense layer come in runs of channels.
-        let mut run = convolutions.last().map(|conv| (conv.n_out, pad(conv.n_out)));
+        let run = |layers: &[ConvShape]| layers.last().map(|conv| (conv.n_out, pad(conv.n_out)));
+        let (mut parts, mut layers, mut runs, mut inputs) = (Vec::new(), Vec::new(), None, Vec::new());
+        match &shape.encoder.segments().collect::<Vec<_>>()[..] {
+            [(_, picture)] => (layers, runs) = (convolutions(picture), run(picture)),
+            segments => {
+                for (elements, picture) in segments {
+                    let mut part = Part { len: elements.len(), layers: convolutions(picture) };
+                    part.layers.last_mut().into_iter().for_each(widen);
+                    let n = part.n_out(obs.categories(), elements.start);
+                    let (real, padded) = run(picture).unwrap_or((n, n));
+                    inputs.extend((0..n).map(|i| i % padded < real));
+                    parts.push(part);
+                }
+            }
+        }
         let mut add = |linears: &[&Linear], memory: Option<LayerKind>, activation: Option<Activation>| {
-            let (real, padded) = run.take().unwrap_or((linears[0].n_in, linears[0].n_in));
+            let (real, padded) = runs.take().unwrap_or((linears[0].n_in, linears[0].n_in));
             let mut layer = joined(linears, params, memory.unwrap_or(LayerKind::Dense { real, padded }));
             layer.activation = activation.map_or(rl_policy::Activation::Identity, Into::into);
+            if !inputs.is_empty() {
+                spread(&mut layer, &std::mem::take(&mut inputs));
+            }
             layers.push(layer);
         };
         if !shape.cells.0.is_empty() {
@@ -80,7 +113,7 @@ impl Network {
             let linears: Vec<_> = of_heads.iter().map(|layers| &layers[i]).collect();
             add(&linears, None, (i + 1 < n_layers).then_some(activation));
         }
-        Exported { about: String::new(), input: self.input(obs), layers, head }
+        Exported { about: String::new(), input: self.input(obs), parts, layers, head }
     }
 
     fn input(&self, obs: &Space) -> Input {

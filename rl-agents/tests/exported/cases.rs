@@ -5,7 +5,7 @@ use rl_agents::{
     Snapshot, SquashedGaussian,
 };
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, Actions, Dtype, Purpose, Rng, Space, Spaces, math};
+use rl_envs::{ActionSpace, Actions, Dtype, Part, Purpose, Rng, Space, Spaces, math};
 
 /// A policy with its spaces.
 pub(crate) struct Case {
@@ -53,6 +53,15 @@ pub(crate) fn cases() -> Vec<Case> {
     let elu = NetConfig { activation: Activation::Elu, ..net(&[64, 24]) };
     // Channels that are no multiple of the kernel's lanes.
     let conv = NetConfig { conv: vec![[20, 5, 2], [40, 3, 1]], ..net(&[50]) };
+    // Two pictures of 6 x 7 and 8 x 5, with numbers between them.
+    let parts = |categories: bool| {
+        let sizes = [("front", vec![2, 6, 7]), ("joints", vec![2]), ("kind", vec![2]), ("back", vec![1, 8, 5])];
+        let parts = sizes.map(|(name, shape)| Part { name: name.into(), shape });
+        let mut n_categories = vec![0; 128];
+        n_categories[87] = if categories { 5 } else { 0 };
+        vector(128).with_categories(&n_categories).with_parts(&parts)
+    };
+    let several = NetConfig { conv: vec![[20, 3, 2], [17, 2, 1]], ..net(&[50]) };
     let normalized = NetConfig { normalize_obs: true, ..net(&[64, 64]) };
     let shared = NetConfig { shared_trunk: true, ..net(&[48, 24]) };
     let remembers = |memory, memory_size, net: &NetConfig| NetConfig { memory, memory_size, ..net.clone() };
@@ -102,6 +111,9 @@ pub(crate) fn cases() -> Vec<Case> {
             discrete(6, false),
             &remembers(MemoryKind::Gru, 16, &NetConfig { shared_trunk: true, ..conv.clone() }),
         ),
+        actor_critic("parts", parts(true), discrete(4, true), &NetConfig { normalize_obs: true, ..several.clone() }),
+        actor_critic("tour", parts(true), boxed.clone(), &remembers(MemoryKind::Lstm, 12, &several)),
+        q_network("q_parts", parts(false), discrete(3, false), &NetConfig { activation: Activation::Elu, ..several }, true),
         q_network("q", vector(8), discrete(4, true), &net(&[64, 64]), false),
         q_network("dueling", pixels(2), discrete(5, false), &conv, true),
         case("squashed", Box::new(squashed)),

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use crate::exported::{Activation, Exported, Head, Input, Layer, LayerKind};
+use crate::exported::{Activation, Exported, Head, Input, Layer, LayerKind, Part};
 use crate::format::{LIMIT, LOG_STD_RANGE, MASKED, checksum};
 use crate::write::file;
 
@@ -82,26 +82,30 @@ struct Memory {
     stacked: usize,
     /// Elements of the state.
     state: usize,
+    /// Greatest number of outputs of a part's layer.
+    of_part: usize,
 }
 
 impl Memory {
     fn of(policy: &Exported) -> Self {
-        let Exported { input, layers, .. } = policy;
-        let widest = layers.iter().map(Layer::n_out).max().unwrap_or(0).max(input.len());
+        let Exported { input, parts, layers, .. } = policy;
+        let widest = layers.iter().map(Layer::n_out).max().unwrap_or(0).max(input.len()).max(policy.n_features());
+        let hidden = |part: &Part| part.layers.iter().map(Layer::n_out).max().unwrap_or(0);
         let patch = |layer: &Layer| if matches!(layer.kind, LayerKind::Conv { .. }) { layer.n_terms() } else { 0 };
         Self {
             widest,
-            patch: layers.iter().map(patch).max().unwrap_or(0),
-            rows: input.categories.len(),
+            patch: policy.all_layers().map(patch).max().unwrap_or(0),
+            rows: if policy.gathers() { input.categories.len() } else { 0 },
             stacked: if input.frames > 1 { input.len() } else { 0 },
             state: policy.state_len(),
+            of_part: parts.iter().map(hidden).max().unwrap_or(0),
         }
     }
 
     /// Bytes of the memory, where frames are of `size` bytes an element.
     fn bytes(&self, n_outputs: usize, size: usize) -> usize {
         let stack = if self.stacked > 0 { (self.stacked * size).next_multiple_of(4) + 4 } else { 0 };
-        4 * (2 * self.widest + self.patch + self.rows + n_outputs + self.state) + stack
+        4 * (2 * (self.widest + self.of_part) + self.patch + self.rows + n_outputs + self.state) + stack
     }
 }
 
@@ -116,6 +120,26 @@ pub fn c(policy: &Exported, name: &str, vectors: &TestVectors<'_>) -> Sources {
     let id = checksum(&file(policy));
     let writer = Writer { policy, name, upper: name.to_ascii_uppercase(), element, id };
     Sources { header: writer.header(&memory, memory_bytes), source: writer.source(vectors), memory_bytes }
+}
+
+/// The call of a convolution, layer `i` of all.
+fn convolve(layer: &Layer, i: usize, from: &str, to: &str) -> String {
+    let LayerKind::Conv { input: [channels, rows, columns], kernel, stride, planes } = layer.kind else {
+        unreachable!("a convolution")
+    };
+    let shape = format!("{channels}, {rows}, {columns}, {kernel}, {stride}, {}", u32::from(planes));
+    format!("convolve({from}, {shape}, memory->patch, weights_{i}, biases_{i}, {}, {to});", layer.bias.len())
+}
+
+/// The line that applies a layer's activation to its outputs.
+fn activate(layer: &Layer, to: &str) -> String {
+    let activation = match layer.activation {
+        Activation::Identity => return String::new(),
+        Activation::Tanh => "tanh",
+        Activation::Relu => "relu",
+        Activation::Elu => "elu",
+    };
+    format!("    activate_{activation}({to}, {});\n", layer.n_out())
 }
 
 /// A policy with its names.
@@ -145,11 +169,14 @@ impl Writer<'_> {
 
     fn header(&self, memory: &Memory, memory_bytes: usize) -> String {
         let Self { policy, name, upper, element, id } = self;
-        let Exported { about, input, layers, head } = policy;
+        let Exported { about, input, head, .. } = policy;
         let about = about.replace("*/", "* /");
-        let (weights, multiply_adds, n_layers) = (4 * policy.n_params(), policy.multiply_adds(), layers.len());
+        let (weights, multiply_adds, n_layers) = (4 * policy.n_params(), policy.multiply_adds(), policy.all_layers().count());
         let frame = input.len() / input.frames;
         let mut members = format!("    float a[{0}], b[{0}], outputs[{upper}_OUTPUTS];\n", memory.widest);
+        if memory.of_part > 0 {
+            let _ = writeln!(members, "    float part_a[{0}], part_b[{0}];", memory.of_part);
+        }
         if memory.patch > 0 {
             let _ = writeln!(members, "    float patch[{}];", memory.patch);
         }
@@ -250,7 +277,7 @@ int {name}_test({name}_memory *memory);
     }
 
     fn source(&self, vectors: &TestVectors<'_>) -> String {
-        let Self { policy: Exported { input, layers, head, .. }, name, upper, id, .. } = self;
+        let Self { policy: policy @ Exported { input, head, .. }, name, upper, id, .. } = self;
         let mut text = format!(
             "#include \"{name}.h\"\n\n#include <float.h>\n\n/* An array of negative length: the header is of another export. */\ntypedef \
              char {name}_header_belongs_here[{upper}_ID == {id}u ? 1 : -1];\n\n"
@@ -263,16 +290,17 @@ int {name}_test({name}_memory *memory);
         };
         let is_categorical = matches!(head, Head::Categorical { .. });
         let is_squashed = matches!(head, Head::Squashed { .. } | Head::Deterministic { .. });
-        let activated = |activation| layers.iter().any(|layer| layer.activation == activation);
+        let activated = |activation| policy.all_layers().any(|layer| layer.activation == activation);
         let is_conv = |layer: &Layer| matches!(layer.kind, LayerKind::Conv { .. });
         let clamps = input.normalize.is_some() || !matches!(head, Head::Values { .. });
         add(true, include_str!("c/fused.c"));
         add(true, include_str!("c/sums.c"));
-        add(!input.categories.is_empty(), include_str!("c/gather.c"));
-        add(layers.iter().any(is_conv), include_str!("c/convolve.c"));
+        add(policy.gathers(), include_str!("c/gather.c"));
+        add(!input.categories.is_empty() && !policy.gathers(), include_str!("c/one_hot.c"));
+        add(policy.all_layers().any(is_conv), include_str!("c/convolve.c"));
         let powers = activated(Activation::Tanh) || activated(Activation::Elu);
-        let remembers = |kind| layers.iter().any(|layer| layer.kind == kind);
-        let has_state = self.policy.state_len() > 0;
+        let remembers = |kind| policy.layers.iter().any(|layer| layer.kind == kind);
+        let has_state = policy.state_len() > 0;
         add(powers || has_state, include_str!("c/activations/exponential.c"));
         add(activated(Activation::Tanh) || has_state, include_str!("c/activations/tanh.c"));
         add(has_state, include_str!("c/activations/sigmoid.c"));
@@ -297,8 +325,8 @@ int {name}_test({name}_memory *memory);
     }
 
     fn tables(&self, text: &mut String) {
-        let Exported { input: Input { normalize, categories, .. }, layers, head, .. } = self.policy;
-        for (i, layer) in layers.iter().enumerate() {
+        let Exported { input: Input { normalize, categories, .. }, head, .. } = self.policy;
+        for (i, layer) in self.policy.all_layers().enumerate() {
             floats(text, &format!("weights_{i}"), &layer.weight);
             floats(text, &format!("biases_{i}"), &layer.bias);
         }
@@ -329,7 +357,7 @@ int {name}_test({name}_memory *memory);
 
     /// The network, from an observation to its outputs.
     fn forward(&self, text: &mut String) {
-        let Self { policy: Exported { input, layers, head, .. }, name, upper, element, .. } = self;
+        let Self { policy: Exported { input, parts, layers, head, .. }, name, upper, element, .. } = self;
         let d = input.len();
         let scaled = match input.bytes {
             // Without a mean to subtract, no compiler can fuse the product.
@@ -349,23 +377,25 @@ int {name}_test({name}_memory *memory);
                 "    for (i = 0; i < {d}; i++) {number}memory->a[i] = clamp((memory->a[i] - mean[i]) * inv_std[i], -{LIMIT}, {LIMIT});"
             );
         }
+        self.parts(text);
         let (mut from, mut to, mut state) = ("memory->a", "memory->b", 0);
-        for (i, layer) in layers.iter().enumerate() {
+        if !parts.is_empty() {
+            std::mem::swap(&mut from, &mut to);
+        }
+        let n_before = self.policy.all_layers().count() - layers.len();
+        for (i, layer) in (n_before..).zip(layers) {
+            let last = if i + 1 == n_before + layers.len() { "memory->outputs" } else { to };
             let (n, terms) = (layer.bias.len(), layer.n_terms());
-            let last = if i + 1 == layers.len() { "memory->outputs" } else { to };
             let ends = format!("weights_{i}, biases_{i}, {n}, {last}");
             let _ = match layer.kind {
-                LayerKind::Dense { .. } if i == 0 && !input.categories.is_empty() => {
+                LayerKind::Dense { .. } if i == 0 && self.policy.gathers() => {
                     writeln!(text, "    gather({from}, categories, {d}, {terms}, memory->rows, {ends});")
                 }
                 LayerKind::Dense { real, padded } => {
                     let places = terms / real * padded;
                     writeln!(text, "    dense({from}, 0, {terms}, {places}, {real}, {padded}, {ends});")
                 }
-                LayerKind::Conv { input: [channels, rows, columns], kernel, stride, planes } => {
-                    let shape = format!("{channels}, {rows}, {columns}, {kernel}, {stride}, {}", u32::from(planes));
-                    writeln!(text, "    convolve({from}, {shape}, memory->patch, {ends});")
-                }
+                LayerKind::Conv { .. } => writeln!(text, "    {}", convolve(layer, i, from, last)),
                 LayerKind::Gru | LayerKind::Lstm => {
                     let step = if layer.kind == LayerKind::Gru { "gru" } else { "lstm" };
                     let of = format!("memory->state + {state}, weights_{i}, biases_{i}, {}, {last}", layer.n_out());
@@ -373,15 +403,7 @@ int {name}_test({name}_memory *memory);
                     writeln!(text, "    {step}({from}, {to}, {of});")
                 }
             };
-            let activation = match layer.activation {
-                Activation::Identity => "",
-                Activation::Tanh => "tanh",
-                Activation::Relu => "relu",
-                Activation::Elu => "elu",
-            };
-            if !activation.is_empty() {
-                let _ = writeln!(text, "    activate_{activation}({last}, {});", layer.n_out());
-            }
+            text.push_str(&activate(layer, last));
             std::mem::swap(&mut from, &mut to);
         }
         if let Head::Values { n, dueling: true, .. } = head {
@@ -414,6 +436,34 @@ int {name}_test({name}_memory *memory);
         };
         let unused = if input.frames > 1 { "    uint32_t i;\n" } else { "" };
         let _ = writeln!(text, "static void see({name}_memory *memory, const {element} *obs) {{\n{unused}{seen}}}\n");
+    }
+
+    /// The parts of an observation, whose outputs follow each other in `memory->b`.
+    fn parts(&self, text: &mut String) {
+        let Exported { input, parts, .. } = self.policy;
+        let (mut first, mut n, mut i) = (0, 0, 0);
+        for part in parts {
+            let (from, to) = (format!("memory->a + {first}"), format!("memory->b + {n}"));
+            if part.layers.is_empty() {
+                let len = part.len;
+                let _ = if input.categories.is_empty() {
+                    writeln!(text, "    for (i = 0; i < {len}; i++) memory->b[{n} + i] = memory->a[{first} + i];")
+                } else {
+                    writeln!(text, "    one_hot({from}, categories + {first}, {len}, {to});")
+                };
+            }
+            let (mut from, mut spare) = (&*from, ["memory->part_a", "memory->part_b"]);
+            for (j, layer) in part.layers.iter().enumerate() {
+                let to = if j + 1 == part.layers.len() { &*to } else { spare[0] };
+                let _ = writeln!(text, "    {}", convolve(layer, i, from, to));
+                text.push_str(&activate(layer, to));
+                from = to;
+                spare.reverse();
+                i += 1;
+            }
+            n += part.n_out(&input.categories, first);
+            first += part.len;
+        }
     }
 
     /// Functions that act.

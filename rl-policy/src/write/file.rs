@@ -1,6 +1,6 @@
 //! The file that [`Policy::new`](crate::Policy::new) reads.
 
-use crate::exported::{Activation, Exported, Head, LayerKind};
+use crate::exported::{Activation, Exported, Head, Layer, LayerKind};
 use crate::format::{self, MAGIC, VERSION, checksum};
 
 /// Bytes of a file, as it grows.
@@ -29,7 +29,7 @@ impl Bytes {
 /// If a length exceeds 32 bits.
 #[must_use]
 pub fn file(policy: &Exported) -> Vec<u8> {
-    let Exported { about, input, layers, head } = policy;
+    let Exported { about, input, parts, layers, head } = policy;
     let mut body = Bytes::default();
     body.u32(about.len());
     body.0.extend(about.bytes());
@@ -65,6 +65,21 @@ pub fn file(policy: &Exported) -> Vec<u8> {
             }
         }
     }
+    body.u32(parts.len());
+    for part in parts {
+        body.u32(part.len);
+        write_layers(&mut body, &part.layers);
+    }
+    write_layers(&mut body, layers);
+    let mut whole = Bytes(MAGIC.to_vec());
+    whole.u32s(&[VERSION]);
+    whole.u32(MAGIC.len() + 12 + body.0.len());
+    whole.u32s(&[checksum(&body.0)]);
+    whole.0.extend(body.0);
+    whole.0
+}
+
+fn write_layers(body: &mut Bytes, layers: &[Layer]) {
     body.u32(layers.len());
     for layer in layers {
         match layer.kind {
@@ -87,10 +102,4 @@ pub fn file(policy: &Exported) -> Vec<u8> {
         body.f32s(&layer.weight);
         body.f32s(&layer.bias);
     }
-    let mut whole = Bytes(MAGIC.to_vec());
-    whole.u32s(&[VERSION]);
-    whole.u32(MAGIC.len() + 12 + body.0.len());
-    whole.u32s(&[checksum(&body.0)]);
-    whole.0.extend(body.0);
-    whole.0
 }

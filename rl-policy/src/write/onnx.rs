@@ -5,9 +5,11 @@
 mod graph;
 mod proto;
 
+use std::ops::Range;
+
 use prost::Message;
 
-use crate::exported::{Activation, Exported, Head, Input, Layer, LayerKind};
+use crate::exported::{Activation, Exported, Head, Input, Layer, LayerKind, Part};
 use crate::format::{LIMIT, LOG_STD_RANGE, MASKED};
 
 use self::graph::{Builder, Value, int, ints};
@@ -43,11 +45,12 @@ const OPERATORS: i64 = 13;
 /// If the parts of the policy do not fit together.
 #[must_use]
 pub fn onnx(policy: &Exported) -> Vec<u8> {
-    let Exported { about, input, layers, head } = policy;
+    let Exported { about, input, parts, layers, head } = policy;
     let mut builder = Builder::default();
-    let mut features = observation(&mut builder, input);
+    let mut features = observation(&mut builder, input, parts);
     let mut memory = Memory::of(&mut builder, layers);
-    for (i, layer) in layers.iter().enumerate() {
+    let n_before = policy.all_layers().count() - layers.len();
+    for (i, layer) in (n_before..).zip(layers) {
         features = match layer.kind {
             LayerKind::Gru | LayerKind::Lstm => memory.step(&mut builder, i, layer, features),
             _ => add_layer(&mut builder, i, layer, features),
@@ -113,6 +116,11 @@ struct Features {
 }
 
 impl Features {
+    /// Number of elements of a row.
+    fn value_len(&self) -> usize {
+        self.dims.iter().product()
+    }
+
     /// Returns (batch, elements) in the order in which a dense layer reads them.
     fn flat(self, builder: &mut Builder) -> Value {
         match (self.are_planes, self.dims.len()) {
@@ -144,8 +152,8 @@ impl Features {
     }
 }
 
-/// Adds the observation, and what is done to it before the first layer.
-fn observation(builder: &mut Builder, input: &Input) -> Features {
+/// Adds the observation, and what is done to it before the first layer that reads all of it.
+fn observation(builder: &mut Builder, input: &Input, parts: &[Part]) -> Features {
     let elem_type = if input.bytes.is_some() { UINT8 } else { FLOAT };
     let mut value = builder.input("obs", elem_type, &input.shape, "observation, as the environment gives it");
     if let Some(scale) = input.bytes {
@@ -153,20 +161,46 @@ fn observation(builder: &mut Builder, input: &Input) -> Features {
         let numbers = builder.node("Cast", &[&value], &[int("to", FLOAT.into())]);
         value = builder.node("Mul", &[&numbers, &scale], &[]);
     }
-    if input.categories.is_empty() {
-        let value = normalized(builder, value, input, &input.shape, |element| element.to_vec());
-        return Features { value, dims: input.shape.clone(), are_planes: false };
+    let all = Features { value, dims: input.shape.clone(), are_planes: false };
+    if parts.is_empty() && input.categories.is_empty() {
+        let value = normalized(builder, all.value, input, &input.shape, <[f32]>::to_vec);
+        return Features { value, ..all };
     }
-    // Each number is an input of the first layer, and so is each category: (element, category).
-    let inputs: Vec<_> =
-        (0..).zip(&input.categories).flat_map(|(i, &n)| (0..n.max(1)).map(move |category| (i, category))).collect();
+    let elements = all.flat(builder);
+    if parts.is_empty() {
+        return one_hot(builder, &elements, input, 0..input.len());
+    }
+    let numbers = normalized(builder, elements.clone(), input, &[input.len()], <[f32]>::to_vec);
+    let sizes: Vec<_> = parts.iter().map(|part| part.len).collect();
+    let numbers = if let [_] = sizes[..] { vec![numbers] } else { builder.split(&numbers, &sizes) };
+    let (mut first, mut i, mut outputs) = (0, 0, Vec::new());
+    for (part, value) in parts.iter().zip(numbers) {
+        let range = first..first + part.len;
+        first = range.end;
+        let mut features = Features { value, dims: vec![part.len], are_planes: false };
+        if part.layers.is_empty() && input.categories.get(range.clone()).is_some_and(|of| of.iter().any(|n| *n > 0)) {
+            features = one_hot(builder, &elements, input, range);
+        }
+        for layer in &part.layers {
+            features = add_layer(builder, i, layer, features);
+            i += 1;
+        }
+        outputs.push((features.value_len(), features.flat(builder)));
+    }
+    let values: Vec<_> = outputs.iter().map(|(_, value)| &**value).collect();
+    let value = builder.node("Concat", &values, &[int("axis", 1)]);
+    Features { value, dims: vec![outputs.iter().map(|(len, _)| len).sum()], are_planes: false }
+}
+
+/// Adds what a layer reads of some elements (batch, D): each number, and each category: (element, category).
+fn one_hot(builder: &mut Builder, all: &str, input: &Input, elements: Range<usize>) -> Features {
+    let inputs: Vec<_> = elements.flat_map(|i| (0..input.categories[i].max(1)).map(move |category| (i, category))).collect();
     let is_category: Vec<_> = inputs.iter().map(|&(i, _)| input.categories[i] > 0).collect();
-    let elements: Vec<_> = inputs.iter().map(|&(i, _)| i as i64).collect();
-    let elements = builder.list("elements", &elements);
+    let indices: Vec<_> = inputs.iter().map(|&(i, _)| i as i64).collect();
+    let indices = builder.list("elements", &indices);
     let categories = builder.floats("categories", &[inputs.len()], inputs.iter().map(|&(_, category)| category as f32));
     let is_category = builder.flags("is_category", &is_category);
-    let flat = Features { value, dims: input.shape.clone(), are_planes: false }.flat(builder);
-    let of_inputs = builder.node("Gather", &[&flat, &elements], &[int("axis", 1)]);
+    let of_inputs = builder.node("Gather", &[all, &indices], &[int("axis", 1)]);
     let is_equal = builder.node("Equal", &[&of_inputs, &categories], &[]);
     let one_hot = builder.node("Cast", &[&is_equal], &[int("to", FLOAT.into())]);
     let dims = vec![inputs.len()];

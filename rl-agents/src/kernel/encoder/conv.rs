@@ -130,6 +130,11 @@ impl Conv {
         &self.layers
     }
 
+    /// Elements of the picture within an observation.
+    pub(crate) fn elements(&self) -> Range<usize> {
+        self.elements.clone()
+    }
+
     /// The last layer.
     fn last(&self) -> &ConvShape {
         &self.layers[self.layers.len() - 1]

@@ -75,6 +75,14 @@ impl Encoder {
         self.segments.iter().filter_map(|segment| if let Segment::Picture(conv) = segment { Some(conv) } else { None })
     }
 
+    /// Elements that have an encoder each, with its convolutions, if they are a picture.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = (Range<usize>, &[ConvShape])> {
+        self.segments.iter().map(|segment| match segment {
+            Segment::Picture(conv) => (conv.elements(), conv.layers()),
+            Segment::Numbers(elements) => (elements.clone(), &[][..]),
+        })
+    }
+
     /// Shapes of all convolutions, in order.
     pub(crate) fn conv_layers(&self) -> impl Iterator<Item = &ConvShape> {
         self.convs().flat_map(Conv::layers)

@@ -52,12 +52,15 @@ impl Builder {
         name.into()
     }
 
-    /// Adds a constant of little-endian `data`.
+    /// Adds a constant of little-endian `data`, numbered if there is one with this name.
     fn constant(&mut self, name: &str, data_type: i32, dims: &[usize], data: Vec<u8>) -> Value {
+        let constants = &self.graph.initializer;
+        let is_taken = constants.iter().any(|other| other.name.as_deref() == Some(name));
+        let name = if is_taken { format!("{name}_{}", constants.len()) } else { name.into() };
         let dims = dims.iter().map(|&n| n as i64).collect();
-        let tensor = Tensor { dims, data_type: Some(data_type), name: Some(name.into()), raw_data: Some(data) };
+        let tensor = Tensor { dims, data_type: Some(data_type), name: Some(name.clone()), raw_data: Some(data) };
         self.graph.initializer.push(tensor);
-        name.into()
+        name
     }
 
     /// Adds a constant of f32.
@@ -98,7 +101,7 @@ impl Builder {
     /// Splits the columns of a matrix into parts of these `sizes`.
     pub(crate) fn split(&mut self, matrix: &str, sizes: &[usize]) -> Vec<Value> {
         let sizes: Vec<_> = sizes.iter().map(|&n| n as i64).collect();
-        let parts = self.list(&format!("parts_{}", self.graph.node.len()), &sizes);
+        let parts = self.list("parts", &sizes);
         self.outputs("Split", &[matrix, &parts], &[int("axis", 1)], sizes.len())
     }
 

@@ -95,18 +95,10 @@ pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode
     let header_draft = if args.form == Export::C { Some(Draft::create(&header)?) } else { None };
     let spaces = entry.spaces();
     let of = path.display();
-    if !config.net.conv.is_empty() && !spaces.obs.parts().is_empty() {
-        let parts: Vec<_> = spaces.obs.parts().iter().map(|part| &*part.name).collect();
-        return Err(Error::config(format!(
-            "{of}: a policy with convolutions over a part of an observation ({}) cannot be exported yet; its parameters are in the \
-             checkpoint",
-            parts.join(", ")
-        )));
-    }
     let Some(mut exported) = policy.exported(&spaces) else {
         return Err(Error::config(format!("{of}: this policy cannot be exported: it does not implement Policy::exported")));
     };
-    if exported.layers.iter().any(|layer| layer.weight.iter().chain(&layer.bias).any(|x| !x.is_finite())) {
+    if exported.all_layers().any(|layer| layer.weight.iter().chain(&layer.bias).any(|x| !x.is_finite())) {
         return Err(Error::config(format!("{of}: the policy has parameters that are not finite")));
     }
     if config.env.wrappers.hide == Hidden::Velocities {
