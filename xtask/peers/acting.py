@@ -1,6 +1,6 @@
 """Measures the latency of an action, one observation at a time: acting.py DIRECTORY NAME HIDDEN ACTIVATION ROUNDS
 
-DIRECTORY has NAME.c, NAME.h and NAME.onnx of `rl export`. HIDDEN is a list such as 64,64. Compiles the C source with two sets of flags, and
+DIRECTORY has NAME.c, NAME.h and NAME.onnx of `rl export`. HIDDEN is a list such as 64,64; an LSTM comes before it if the model has a state. Compiles the C source with two sets of flags, and
 acts in turn with each program, with ONNX Runtime and with a network of PyTorch of the same sizes, all on one thread. Prints nanoseconds by program.
 """
 
@@ -80,8 +80,14 @@ def main():
     outputs = {output.name: output for output in session.get_outputs()}
     discrete = outputs["action"].type == "tensor(int64)"
     obs = np.zeros((1, obs_len), np.float32)
-    n_out = sum(output.shape[1] for name, output in outputs.items() if name != "action")
-    sizes = [obs_len, *hidden]
+    n_out = sum(output.shape[1] for name, output in outputs.items() if name not in ("action", "next_state"))
+    feed, wanted = {"obs": obs}, ["action"]
+    cell, state = None, None
+    if "next_state" in outputs:
+        n_state = outputs["next_state"].shape[1]
+        feed["state"], state = np.zeros((1, n_state), np.float32), tuple(torch.zeros(1, n_state // 2) for _ in range(2))
+        cell, wanted = torch.nn.LSTMCell(obs_len, n_state // 2), ["action", "next_state"]
+    sizes = [cell.hidden_size if cell else obs_len, *hidden]
     layers = []
     for n_in, n in zip(sizes, sizes[1:]):
         layers += [torch.nn.Linear(n_in, n), torch.nn.Tanh() if activation == "tanh" else torch.nn.ReLU()]
@@ -89,15 +95,23 @@ def main():
     tensor = torch.from_numpy(obs)
 
     def with_torch():
+        nonlocal state
         with torch.inference_mode():
-            out = network(tensor)
+            if cell:
+                state = cell(tensor, state)
+            out = network(state[0] if cell else tensor)
             return out.argmax(1).item() if discrete else torch.tanh(out).numpy()
+
+    def with_onnx():
+        _, *after = session.run(wanted, feed)
+        if after:
+            feed["state"] = after[0]
 
     action = "uint32_t" if discrete else "float"
     programs = {
         "C, -O3 -march=native": compiled(directory, name, ["-O3", "-march=native"], action),
         "C, -O2": compiled(directory, name, ["-O2"], action),
-        "ONNX Runtime": timed(lambda: session.run(["action"], {"obs": obs}), obs),
+        "ONNX Runtime": timed(with_onnx, obs),
         "PyTorch": timed(with_torch, obs),
     }
     times = {program: [] for program in programs}
