@@ -30,7 +30,7 @@ pub mod worker;
 /// [`worker::exec`].
 #[cfg(unix)]
 pub fn open_env(env: &EnvConfig, own: &[Entry], options: &worker::WorkerOptions) -> Result<Entry, Error> {
-    let EnvConfig { name, kwargs, path, settings, .. } = env;
+    let EnvConfig { name, kwargs, path, settings, wrappers, .. } = env;
     if let Some(entry) = catalog::open(name, settings) {
         return entry.map_err(|error| Error::config(error.to_string()));
     }
@@ -38,7 +38,8 @@ pub fn open_env(env: &EnvConfig, own: &[Entry], options: &worker::WorkerOptions)
         let build = "cargo run --release -p rl-runtime --features crawl -- train crawl";
         return Err(Error::config(format!("this rl was built without the feature crawl, an HTTP client; build it: {build}")));
     }
-    let mut options = worker::WorkerOptions { kwargs: kwargs.clone(), path: path.clone(), ..options.clone() };
+    let mut options =
+        worker::WorkerOptions { kwargs: kwargs.clone(), path: path.clone(), wrappers: *wrappers, ..options.clone() };
     if let Some(id) = name.strip_prefix(worker::GYM) {
         let settings = catalog::complete(name, settings.clone()).and_then(Table::try_into);
         options.settings = settings.map_err(|error| Error::config(error.to_string()))?;

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use rl_agents::settings::Kind;
 use rl_envs::catalog::{Batches, Entry, Limits};
+use rl_envs::wrappers::Wrappers;
 use rl_envs::{BoxedEnv, Dtype, MakeBlocking, RandomActions, Spaces, Steps, VecEnv};
 use serde_json::{Map, Value, json};
 
@@ -64,6 +65,10 @@ rl_agents::settings! {
         float_images: bool = true, Kind::Bool;
         /// gym: divides the bytes of pictures by 255.
         normalize_images: bool = true, Kind::Bool;
+        /// gym: makes grey pictures of coloured ones, by Gymnasium's GrayscaleObservation.
+        grayscale: bool = false, Kind::Bool;
+        /// gym: resizes pictures to this width and height, by Gymnasium's ResizeObservation; 0: as they are.
+        resize: usize = 0, Kind::Int(0, 1 << 12);
     }
 }
 
@@ -76,6 +81,8 @@ pub struct WorkerOptions {
     pub path: String,
     /// Settings of environments of Gymnasium.
     pub settings: WorkerConfig,
+    /// Wrappers, of which the processes apply the limit of time and the repetition of actions.
+    pub wrappers: Wrappers,
     /// True if the environments draw themselves.
     pub render: bool,
     /// Python to run; `None` to search for one: see [`gym`].
@@ -122,12 +129,14 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     let kwargs = if options.kwargs.is_empty() { "{}" } else { &options.kwargs };
     let bad = |error| Error::config(format!("env.kwargs is {kwargs}; it must be a JSON object: {error}"));
     let kwargs: Map<String, Value> = serde_json::from_str(kwargs).map_err(bad)?;
-    let WorkerConfig { keys, atari_preprocessing, float_images, normalize_images } = &options.settings;
+    let WorkerConfig { keys, atari_preprocessing, float_images, normalize_images, grayscale, resize } = &options.settings;
+    let Wrappers { time_limit, action_repeat, .. } = options.wrappers;
     let keys: Vec<_> = keys.split(',').map(str::trim).filter(|key| !key.is_empty()).collect();
     let ask = json!({
         "protocol": PROTOCOL, "id": id, "kwargs": kwargs, "path": options.path, "render": options.render,
         "spin_us": WORKER_SPIN_US, "keys": keys, "normalize_images": normalize_images,
-        "atari_preprocessing": atari_preprocessing, "float_images": float_images,
+        "atari_preprocessing": atari_preprocessing, "float_images": float_images, "grayscale": grayscale, "resize": resize,
+        "time_limit": time_limit, "action_repeat": action_repeat,
     });
     let Value::Object(ask) = ask else { unreachable!("an object") };
     let start_timeout = options.start_timeout.unwrap_or(START_TIMEOUT);

@@ -350,13 +350,14 @@ def find(ask):
         maker = gym.envs.registration.load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     if ask["render"] and is_drawn(maker):
         kwargs = {**kwargs, "render_mode": "rgb_array"}
+    wrapped = lambda env: with_wrappers(env, ask)
     if ask["atari_preprocessing"] and name.startswith("ALE/") and kwargs.get("obs_type", "rgb") == "rgb":
         frames = kwargs.get("frameskip", 4)
         if not isinstance(frames, int):
             raise Refused(f"frameskip is {frames}; env.atari_preprocessing takes every nth frame: name n, or turn it off")
         kwargs = {**kwargs, "frameskip": 1}
-        return (lambda: prepared(unguarded(make(**kwargs)), frames)), home
-    return (lambda: unguarded(make(**kwargs))), home
+        return (lambda: wrapped(prepared(unguarded(make(**kwargs)), frames))), home
+    return (lambda: wrapped(unguarded(make(**kwargs)))), home
 
 
 def prepared(env, frames):
@@ -367,6 +368,42 @@ def prepared(env, frames):
         return AtariPreprocessing(env, frame_skip=frames)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise Refused(f"Gymnasium's AtariPreprocessing needs OpenCV ({error}): install the package opencv-python-headless")
+
+
+def with_wrappers(env, ask):
+    """Returns an environment with the wrappers that settings ask for."""
+    asked = [name for name, off in (("time_limit", 0), ("action_repeat", 1), ("grayscale", False), ("resize", 0)) if ask[name] != off]
+    if not asked:
+        return env
+    check_kind(env)
+    if not isinstance(env, gym.Env):
+        raise Refused(f"env.{asked[0]} wraps a gymnasium.Env, and {type(env).__name__} is none: make it a subclass")
+    from gymnasium import wrappers
+
+    class Repeated(gym.Wrapper):
+        """Takes each action several times, and adds up the rewards."""
+
+        def step(self, action):
+            total = 0.0
+            for _ in range(ask["action_repeat"]):
+                obs, reward, terminated, truncated, info = self.env.step(action)
+                total += np.asarray(reward).item()
+                if terminated or truncated:
+                    break
+            return obs, total, terminated, truncated, info
+
+    makers = {
+        "time_limit": lambda env: wrappers.TimeLimit(env, ask["time_limit"]),
+        "action_repeat": Repeated,
+        "grayscale": lambda env: wrappers.GrayscaleObservation(env),
+        "resize": lambda env: wrappers.ResizeObservation(env, (ask["resize"], ask["resize"])),
+    }
+    for name in asked:
+        try:
+            env = makers[name](env)
+        except (AssertionError, AttributeError, gym.error.DependencyNotInstalled) as error:
+            raise Refused(f"env.{name} does not fit observations of the space {env.observation_space}: {error}")
+    return env
 
 
 def parameters(function):

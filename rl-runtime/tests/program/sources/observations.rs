@@ -151,3 +151,42 @@ fn frames_of_workers_are_stacked() {
     };
     assert_eq!(run("one", "workers=1"), run("two", "workers=2"));
 }
+
+#[test]
+fn workers_limit_episodes_repeat_actions_and_make_pictures_smaller() {
+    let Some(python) = python_with("cv2", "RL_REQUIRE_GYM") else { return };
+    let open = |id: &str, wrappers: Wrappers, grayscale: bool, resize: usize| {
+        let settings = WorkerConfig { grayscale, resize, ..WorkerConfig::default() };
+        gym(id, &WorkerOptions { settings, wrappers, python: Some(python.clone()), ..WorkerOptions::default() })
+    };
+    let first_episode = |wrappers: Wrappers| {
+        let mut envs = open("Pendulum-v1", wrappers, false, 0).unwrap().slices(1, 1, 1).unwrap().remove(0);
+        let mut steps = Steps::new(&*envs);
+        envs.reset(7, &mut steps).unwrap();
+        let mut rewards = Vec::new();
+        while !steps.done(0) {
+            envs.step(&mut steps).unwrap();
+            rewards.push(steps.rewards[0]);
+        }
+        assert_eq!((steps.terminated[0], steps.truncated[0]), (0, 1));
+        rewards
+    };
+    let plain = first_episode(Wrappers::default());
+    let wrapped = first_episode(Wrappers { time_limit: 10, action_repeat: 3, ..Wrappers::default() });
+    assert_eq!((plain.len(), wrapped.len()), (200, 4), "the last action is taken once");
+    for (sum, rewards) in wrapped.iter().zip(plain[..10].chunks(3)) {
+        assert!((sum - rewards.iter().sum::<f32>()).abs() < 1e-5);
+    }
+
+    let image = "tests.worker_envs:Spaces-image-v0";
+    let shape = |grayscale, resize| open(image, Wrappers::default(), grayscale, resize).unwrap().spaces().obs.shape().to_vec();
+    assert_eq!((shape(true, 0), shape(false, 4), shape(true, 4)), (vec![1, 6, 5], vec![3, 4, 4], vec![1, 4, 4]));
+    let error = open("CartPole-v1", Wrappers::default(), true, 0).unwrap_err().to_string();
+    assert!(error.contains("env.grayscale does not fit observations of the space Box(["), "{error}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let settings = ["env.grayscale=true", "env.resize=4", "env.time_limit=3", "env.action_repeat=2", "env.frame_stack=2"];
+    train("Spaces-image-v0", &json!({}), &settings, dir.path());
+    let saved = checkpoint::config(dir.path(), false).unwrap();
+    assert_eq!(saved.net.conv, [[16, 2, 1], [32, 2, 1], [64, 2, 1]]);
+}
