@@ -30,6 +30,7 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("gym:LunarLander-v3", Algo::PPO, include_str!("../../presets/lunar_lander-ppo.toml")),
     ("gym:HalfCheetah-v5", Algo::PPO, include_str!("../../presets/half_cheetah-ppo.toml")),
     ("gym:ALE/*", Algo::PPO, include_str!("../../presets/atari-ppo.toml")),
+    ("gym:ALE/*", Algo::A2C, include_str!("../../presets/atari-a2c.toml")),
     ("gym:ALE/*", Algo::DQN, include_str!("../../presets/atari-dqn.toml")),
     ("mountain_car", Algo::PPO, include_str!("../../presets/mountain_car-ppo.toml")),
     ("mountain_car", Algo::A2C, include_str!("../../presets/mountain_car-a2c.toml")),
