@@ -86,10 +86,15 @@ enum Verb {
     /// Draw learning curves of runs as SVG
     Plot(plot::PlotArgs),
     /// Check an environment against the contract: PASS or FAIL for each clause
-    #[command(after_help = "Example:\n  rl check-env snake")]
+    #[command(
+        after_help = "Examples:\n  rl check-env snake\n  rl check-env gym:MiniGrid-Empty-5x5-v0 --set env.keys=image,direction"
+    )]
     CheckEnv {
         /// The environment
         env: String,
+        /// Set one of its settings; repeatable
+        #[arg(long = "set", value_name = "env.KEY=VALUE")]
+        settings: Vec<String>,
     },
     /// Step one environment with given actions, to compare it with a reference
     Trace(trace::TraceArgs),
@@ -183,7 +188,7 @@ pub fn run(command: Vec<OsString>, args: Vec<OsString>, own: &[Entry], algorithm
                 Verb::Watch(args) => watch::run(&args, &envs, json),
                 Verb::Monitor(args) => monitor::run(&args, json),
                 Verb::Plot(args) => plot::run(&args, json),
-                Verb::CheckEnv { env } => check_env::run(&envs.find(&env)?, json),
+                Verb::CheckEnv { env, settings } => check_env::run(&env, &settings, &envs, json),
                 Verb::Trace(args) => trace::run(&args, &envs),
                 Verb::Site(args) => site::run(&args, json),
                 Verb::Completions { shell } => {

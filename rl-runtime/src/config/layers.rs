@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rl_agents::NetConfig;
 use rl_envs::catalog::Entry;
+use rl_envs::wrappers::Wrappers;
 use toml::{Table, Value};
 
 use super::presets::{WORKLOADS, for_pictures, named_conv, preset};
@@ -72,6 +73,11 @@ struct Setting {
 pub struct Layers {
     settings: BTreeMap<String, Setting>,
     problems: Vec<String>,
+}
+
+/// What a setting may be, where it is something else.
+fn not_allowed(known: &Key, origin: &str, value: &Value) -> String {
+    format!("{origin}: {} is {}; it must be {}", known.name, in_short(value), known.kind.allowed())
 }
 
 impl Layers {
@@ -184,7 +190,7 @@ impl Layers {
         text.ok_or_else(bad).map(Some)
     }
 
-    /// Returns the environment, if one is given, with its settings.
+    /// Returns the environment, if one is given, with its settings and the wrappers that worker processes apply.
     ///
     /// Settings that are not allowed are left out: [`Layers::resolve`] reports them.
     ///
@@ -199,7 +205,28 @@ impl Layers {
             .iter()
             .filter(|key| self.settings.get(key.name).is_some_and(|setting| key.kind.allows(&setting.value)));
         let settings = settings.filter_map(given).collect();
-        Ok(Some(EnvConfig { kwargs, path, settings, ..EnvConfig::new(&name) }))
+        // Worker processes apply these two from their start.
+        let number = |key: &str| self.settings.get(key).and_then(|setting| u32::try_from(setting.value.as_integer()?).ok());
+        let Wrappers { time_limit, action_repeat, .. } = Wrappers::default();
+        let wrappers = Wrappers {
+            time_limit: number("env.time_limit").unwrap_or(time_limit),
+            action_repeat: number("env.action_repeat").filter(|n| *n > 0).unwrap_or(action_repeat),
+            ..Wrappers::default()
+        };
+        Ok(Some(EnvConfig { kwargs, path, settings, wrappers, ..EnvConfig::new(&name) }))
+    }
+
+    /// Checks that each setting has a value that it may have.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with all problems.
+    #[cfg(feature = "cli")]
+    pub(crate) fn check_values(&self) -> Result<(), Error> {
+        let given = keys().filter_map(|known| self.settings.get(known.name).map(|setting| (known, setting)));
+        let refused = given.filter(|(known, setting)| !known.kind.allows(&setting.value));
+        let refused = refused.map(|(known, setting)| not_allowed(known, &setting.origin, &setting.value));
+        let problems: Vec<_> = self.problems.iter().cloned().chain(refused).collect();
+        if problems.is_empty() { Ok(()) } else { Err(Error::Config { problems }) }
     }
 
     /// Puts these settings over preset and defaults, and checks everything.
@@ -270,9 +297,7 @@ impl Layers {
                     let near = did_you_mean(&key, keys().map(|known| known.name).filter(apt));
                     format!("{origin}: unknown setting \"{key}\"{near}; `rl list` shows them all")
                 }
-                Some(known) if !known.kind.allows(&value) => {
-                    format!("{origin}: {key} is {}; it must be {}", in_short(&value), known.kind.allowed())
-                }
+                Some(known) if !known.kind.allows(&value) => not_allowed(known, &origin, &value),
                 Some(_) if section.is_some_and(|section| section != "env" && section != algo.name()) => {
                     format!("{origin}: {key} has no effect, the algorithm is {}", algo.name())
                 }

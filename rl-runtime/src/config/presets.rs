@@ -144,7 +144,7 @@ mod tests {
         let atari = preset("gym:ALE/Pong-v5", Algo::PPO);
         assert!(atari.is_some_and(|toml| toml.contains("frame_stack = 4")));
         assert_eq!(preset("gym:ale_py:ALE/Pong-v5", Algo::PPO), atari);
-        assert_eq!((preset("gym:Pong-v5", Algo::PPO), preset("gym:ALE/Pong-v5", Algo::A2C)), (None, None));
+        assert_eq!((preset("gym:Pong-v5", Algo::PPO), preset("gym:ALE/Pong-v5", Algo::SAC)), (None, None));
         assert!(preset("snake", Algo::DQN).is_some() && preset("snakes", Algo::DQN).is_none());
     }
 

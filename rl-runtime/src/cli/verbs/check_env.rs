@@ -7,8 +7,12 @@ use rl_envs::check::{Check, Outcome};
 use rl_envs::{ActionSpace, Actions, Dtype, RandomActions, Spaces, Steps, VecEnv};
 use serde_json::json;
 
+use crate::cli::envs::Envs;
+use crate::config::Layers;
 use crate::config::effects::{pictures, unfit_for_conv};
 use crate::print::grouped;
+use crate::sources::catalog::keys_of;
+use crate::sources::worker::is_one;
 use crate::{Error, print};
 
 /// Random steps after which observations and rewards are judged.
@@ -22,7 +26,29 @@ const LARGE_OBS: f32 = 20.0;
 /// Largest reward that networks take as it is.
 const LARGE_REWARD: f32 = 100.0;
 
-pub(crate) fn run(entry: &Entry, json: bool) -> Result<ExitCode, Error> {
+/// Settings of environments in worker processes beside those of their own.
+const OF_WORKERS: [&str; 4] = ["env.kwargs", "env.path", "env.time_limit", "env.action_repeat"];
+
+/// Opens an environment with settings of its own.
+fn open(name: &str, assignments: &[String], envs: &Envs) -> Result<Entry, Error> {
+    let of_workers = OF_WORKERS.into_iter().filter(|_| is_one(name));
+    let known: Vec<_> = keys_of(name).iter().map(|key| key.name).chain(of_workers).collect();
+    let mut layers = Layers::default();
+    for assignment in assignments {
+        let key = assignment.split('=').next().unwrap_or_default().trim();
+        if !known.contains(&key) {
+            let which = if known.is_empty() { "it has none".into() } else { format!("there are {}", known.join(", ")) };
+            return Err(Error::config(format!("--set {assignment}: no setting of {name}; {which}")));
+        }
+        layers.add_assignment(assignment);
+    }
+    layers.add("env", name, "the command line".into());
+    layers.check_values()?;
+    Ok(envs.open_chosen(&layers, 0)?.expect("an environment is given"))
+}
+
+pub(crate) fn run(name: &str, settings: &[String], envs: &Envs, json: bool) -> Result<ExitCode, Error> {
+    let entry = &open(name, settings, envs)?;
     let (mut n_checks, mut n_failed) = (0, 0);
     entry.check_each(&mut |check: Check| {
         n_checks += 1;

@@ -185,8 +185,19 @@ fn workers_limit_episodes_repeat_actions_and_make_pictures_smaller() {
     assert!(error.contains("env.grayscale does not fit observations of the space Box(["), "{error}");
 
     let dir = tempfile::tempdir().unwrap();
-    let settings = ["env.grayscale=true", "env.resize=4", "env.time_limit=3", "env.action_repeat=2", "env.frame_stack=2"];
-    train("Spaces-image-v0", &json!({}), &settings, dir.path());
-    let saved = checkpoint::config(dir.path(), false).unwrap();
-    assert_eq!(saved.net.conv, [[16, 2, 1], [32, 2, 1], [64, 2, 1]]);
+    let run = |args: &[&str]| {
+        let mut command = rl(args);
+        let output = finish(command.env("RL_PYTHON", &python).env("PYTHONPATH", with_tests()).current_dir(dir.path()));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let smaller = ["env.grayscale=true", "env.resize=4", "env.frame_stack=2", "env.time_limit=3", "env.action_repeat=2"];
+    let settings = smaller.into_iter().chain(["ppo.n_steps=20", "ppo.batch_size=40", "eval_episodes=1"]);
+    let settings: Vec<_> = settings.flat_map(|setting| ["--set", setting]).collect();
+    let name = format!("gym:{image}");
+    run(&[&["train", &name, "--steps", "80", "--envs", "2", "--run-dir", "run"], &settings[..]].concat());
+    assert_eq!(checkpoint::config(&dir.path().join("run"), false).unwrap().net.conv, [[16, 2, 1], [32, 2, 1], [64, 2, 1]]);
+    let evaluated: Value = serde_json::from_str(&run(&["eval", "run", "--episodes", "30", "--trust", "--json"])).unwrap();
+    let length = evaluated["length_mean"].as_f64().unwrap();
+    assert!(length <= 2.0, "{length} steps of two actions each, of which an episode has three");
 }

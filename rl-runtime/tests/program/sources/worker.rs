@@ -1094,6 +1094,17 @@ fn check_env_warns_of_what_trains_badly() {
     let warning = events.find(|event| event["event"] == "warning").unwrap();
     assert!(warning["text"].as_str().unwrap().contains("pictures of 1 x 300 x 240 are 72,000 numbers each"), "{warning}");
     assert_eq!(said(&check("gym:CartPole-v1", &[]).stderr), "");
+    let parts = "gym:tests.worker_envs:Spaces-parts-v0";
+    assert!(check(parts, &["--set", "env.keys=arm,view", "--set", "env.time_limit=3"]).status.success());
+    for (setting, expected) in [
+        ("env.keys=arm,vew", "env.keys has 'vew'"),
+        ("env.resize=-1", "env.resize is -1; it must be"),
+        ("gamma=1", "--set gamma=1: no setting of gym:tests.worker_envs:Spaces-parts-v0; there are env.keys, "),
+    ] {
+        let output = check(parts, &["--set", setting]);
+        let error = said(&output.stderr);
+        assert!(output.status.code() == Some(2) && error.contains(expected), "{setting}: {error}");
+    }
 }
 
 /// Opens environments of `hostile_worker.py`, with short limits.
