@@ -135,7 +135,9 @@ fn category(x: f32, n: u32) -> Option<usize> {
     (category < n && category as f32 == x).then_some(category as usize)
 }
 
-/// Writes numbers, and a one-hot vector for each category, and returns how many they are.
+/// Writes numbers, and a one-hot vector for each category.
+///
+/// Returns the number of them all.
 fn one_hot(categories: &[[u8; 4]], x: &[f32], to: &mut [f32]) -> usize {
     let mut len = 0;
     for (i, &x) in x.iter().enumerate() {
@@ -292,7 +294,9 @@ impl Policy<'_> {
         Ok(outputs)
     }
 
-    /// Computes the outputs of all parts of an observation, one after the other, and returns how many they are.
+    /// Computes the outputs of all parts of an observation, in order.
+    ///
+    /// Returns the number of them all.
     fn read_parts(&self, x: &[f32], features: &mut [f32], of_parts: &mut [f32], part: &mut [f32]) -> usize {
         let (mut first, mut len) = (0, 0);
         for StoredPart { len: n_elements, layers } in self.parts {

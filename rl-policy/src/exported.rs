@@ -7,9 +7,9 @@ pub struct Exported {
     pub about: String,
     /// Observations that the policy reads.
     pub input: Input,
-    /// Parts of an observation that have layers of their own; empty if the first of `layers` reads all elements.
+    /// Parts of an observation that have layers of their own.
     ///
-    /// The first of `layers` reads the outputs of all parts, one after the other.
+    /// The first of `layers` reads the outputs of all parts, one after the other; without parts, it reads the observation.
     pub parts: Vec<Part>,
     /// Layers of the network, in order; each reads the outputs of the one before.
     pub layers: Vec<Layer>,

@@ -98,9 +98,9 @@ fn categories_read_one_row_and_other_numbers_none() {
     }
 }
 
-/// A memory of one number over one input, whose sums for its gates are `x` times `inputs`.
+/// A memory of one number over one input `x`.
 ///
-/// The weights and biases of h are `hidden`.
+/// Its gates' sums of inputs are `x` times `inputs`; the weights and biases of h are `hidden`.
 fn memory(kind: LayerKind, inputs: &[f32], hidden: &[[f32; 2]]) -> Exported {
     let head = Head::Values { n: 1, masked: false, dueling: false };
     let mut policy = linear(LayerKind::Dense { real: 1, padded: 1 }, inputs.to_vec(), &vec![0.0; inputs.len()], head);

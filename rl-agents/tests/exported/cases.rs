@@ -156,7 +156,7 @@ impl Seen {
     }
 }
 
-/// Steps of an episode, after which the state and the frames of an observation begin again.
+/// Steps of an episode, after which state and frames begin again.
 pub(crate) const EPISODE: usize = 7;
 
 /// Actions (n) or (n, A) of the original, log-probabilities (n) and values (n).
@@ -169,7 +169,7 @@ pub(crate) struct Original {
     pub(crate) values: Vec<f32>,
 }
 
-/// What a policy does in steps of a number of environments: in one step of `n`, or in `n` of one if it remembers.
+/// Acts on `n` observations: together, or one after the other if the policy remembers.
 pub(crate) fn originals(case: &Case, seen: &Seen, n: usize, choice: Choice) -> Original {
     let Case { spaces, policy, .. } = case;
     let (d, a, is_discrete) = (spaces.obs.len(), spaces.actions.len(), spaces.actions.n_discrete().is_some());

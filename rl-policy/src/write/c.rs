@@ -22,7 +22,7 @@ pub struct Sources {
     pub memory_bytes: usize,
 }
 
-/// Test observations with their outputs, one after the other from the start of an episode.
+/// Test observations of one episode, in order, with their outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct TestVectors<'a> {
     /// Number of observations.
@@ -71,7 +71,7 @@ fn words(text: &mut String, name: &str, numbers: &[u32]) {
 }
 
 /// Numbers that a policy's memory holds.
-struct Memory {
+struct Sizes {
     /// Greatest number of inputs or outputs of a layer.
     widest: usize,
     /// Numbers under the kernel of a convolution.
@@ -86,7 +86,7 @@ struct Memory {
     of_part: usize,
 }
 
-impl Memory {
+impl Sizes {
     fn of(policy: &Exported) -> Self {
         let Exported { input, parts, layers, .. } = policy;
         let widest = layers.iter().map(Layer::n_out).max().unwrap_or(0).max(input.len()).max(policy.n_features());
@@ -115,7 +115,7 @@ impl Memory {
 #[must_use]
 pub fn c(policy: &Exported, name: &str, vectors: &TestVectors<'_>) -> Sources {
     let element = if policy.input.bytes.is_some() { "uint8_t" } else { "float" };
-    let memory = Memory::of(policy);
+    let memory = Sizes::of(policy);
     let memory_bytes = memory.bytes(policy.head.n_outputs(), if policy.input.bytes.is_some() { 1 } else { 4 });
     let id = checksum(&file(policy));
     let writer = Writer { policy, name, upper: name.to_ascii_uppercase(), element, id };
@@ -167,7 +167,7 @@ impl Writer<'_> {
         format!("({name}_memory *memory, const {element} obs[{upper}_OBS]{mask}{stream},\n    {action} action[{upper}_ACTION])")
     }
 
-    fn header(&self, memory: &Memory, memory_bytes: usize) -> String {
+    fn header(&self, memory: &Sizes, memory_bytes: usize) -> String {
         let Self { policy, name, upper, element, id } = self;
         let Exported { about, input, head, .. } = policy;
         let about = about.replace("*/", "* /");

@@ -48,15 +48,15 @@ pub fn onnx(policy: &Exported) -> Vec<u8> {
     let Exported { about, input, parts, layers, head } = policy;
     let mut builder = Builder::default();
     let mut features = observation(&mut builder, input, parts);
-    let mut memory = Memory::of(&mut builder, layers);
+    let mut states = States::of(&mut builder, layers);
     let n_before = policy.all_layers().count() - layers.len();
     for (i, layer) in (n_before..).zip(layers) {
         features = match layer.kind {
-            LayerKind::Gru | LayerKind::Lstm => memory.step(&mut builder, i, layer, features),
+            LayerKind::Gru | LayerKind::Lstm => states.step(&mut builder, i, layer, features),
             _ => add_layer(&mut builder, i, layer, features),
         };
     }
-    memory.finish(&mut builder);
+    states.finish(&mut builder);
     let outputs = features.flat(&mut builder);
     let kind = match head {
         Head::Categorical { sizes, masked } => {
@@ -152,7 +152,7 @@ impl Features {
     }
 }
 
-/// Adds the observation, and what is done to it before the first layer that reads all of it.
+/// Adds the observation, up to the first layer that reads all of it.
 fn observation(builder: &mut Builder, input: &Input, parts: &[Part]) -> Features {
     let elem_type = if input.bytes.is_some() { UINT8 } else { FLOAT };
     let mut value = builder.input("obs", elem_type, &input.shape, "observation, as the environment gives it");
@@ -192,7 +192,9 @@ fn observation(builder: &mut Builder, input: &Input, parts: &[Part]) -> Features
     Features { value, dims: vec![outputs.iter().map(|(len, _)| len).sum()], are_planes: false }
 }
 
-/// Adds what a layer reads of some elements (batch, D): each number, and each category: (element, category).
+/// Adds the numbers among some elements (batch, D), and one-hot vectors of the others.
+///
+/// Inputs of a layer are pairs (element, category), with category 0 of a number.
 fn one_hot(builder: &mut Builder, all: &str, input: &Input, elements: Range<usize>) -> Features {
     let inputs: Vec<_> = elements.flat_map(|i| (0..input.categories[i].max(1)).map(move |category| (i, category))).collect();
     let is_category: Vec<_> = inputs.iter().map(|&(i, _)| input.categories[i] > 0).collect();
@@ -263,13 +265,13 @@ fn add_layer(builder: &mut Builder, i: usize, layer: &Layer, features: Features)
 }
 
 /// The state of a policy that remembers: vectors (batch, H) of each layer.
-struct Memory {
+struct States {
     before: std::vec::IntoIter<Value>,
     after: Vec<Value>,
     state_len: usize,
 }
 
-impl Memory {
+impl States {
     /// Adds the input `state`, if layers remember.
     fn of(builder: &mut Builder, layers: &[Layer]) -> Self {
         let vectors = |layer: &Layer| std::iter::repeat_n(layer.n_out(), layer.state_len() / layer.n_out().max(1));

@@ -75,7 +75,7 @@ pub struct Layers {
     problems: Vec<String>,
 }
 
-/// What a setting may be, where it is something else.
+/// Says that a setting has a value that it must not have.
 fn not_allowed(known: &Key, origin: &str, value: &Value) -> String {
     format!("{origin}: {} is {}; it must be {}", known.name, in_short(value), known.kind.allowed())
 }
@@ -190,8 +190,9 @@ impl Layers {
         text.ok_or_else(bad).map(Some)
     }
 
-    /// Returns the environment, if one is given, with its settings and the wrappers that worker processes apply.
+    /// Returns the environment, if one is given, with its settings.
     ///
+    /// Of the wrappers, it has those that worker processes apply.
     /// Settings that are not allowed are left out: [`Layers::resolve`] reports them.
     ///
     /// # Errors

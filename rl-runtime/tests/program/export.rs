@@ -53,7 +53,9 @@ fn trained(dir: &Path, env: &str, algo: &str) {
     assert!(output.status.success(), "{env}, {algo}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Greedy actions of the run's own policy in a rollout, each at the start of an episode.
+/// Greedy actions of the run's own policy in a rollout.
+///
+/// Each is the first of an episode.
 struct Original {
     discrete: Vec<u32>,
     vectors: Vec<f32>,

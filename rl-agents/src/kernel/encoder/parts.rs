@@ -75,7 +75,7 @@ impl Encoder {
         self.segments.iter().filter_map(|segment| if let Segment::Picture(conv) = segment { Some(conv) } else { None })
     }
 
-    /// Elements that have an encoder each, with its convolutions, if they are a picture.
+    /// Elements that have an encoder each; those of a picture with its convolutions.
     pub(crate) fn segments(&self) -> impl Iterator<Item = (Range<usize>, &[ConvShape])> {
         self.segments.iter().map(|segment| match segment {
             Segment::Picture(conv) => (conv.elements(), conv.layers()),

@@ -52,7 +52,9 @@ impl Builder {
         name.into()
     }
 
-    /// Adds a constant of little-endian `data`, numbered if there is one with this name.
+    /// Adds a constant of little-endian `data`.
+    ///
+    /// A name that is taken gets a number.
     fn constant(&mut self, name: &str, data_type: i32, dims: &[usize], data: Vec<u8>) -> Value {
         let constants = &self.graph.initializer;
         let is_taken = constants.iter().any(|other| other.name.as_deref() == Some(name));

@@ -65,9 +65,13 @@ rl_agents::settings! {
         float_images: bool = true, Kind::Bool;
         /// gym: divides the bytes of pictures by 255.
         normalize_images: bool = true, Kind::Bool;
-        /// gym: makes grey pictures of coloured ones, by Gymnasium's GrayscaleObservation.
+        /// gym: makes grey pictures of coloured ones.
+        ///
+        /// By Gymnasium's GrayscaleObservation.
         grayscale: bool = false, Kind::Bool;
-        /// gym: resizes pictures to this width and height, by Gymnasium's ResizeObservation; 0: as they are.
+        /// gym: width and height of resized pictures; 0: as they are.
+        ///
+        /// By Gymnasium's ResizeObservation.
         resize: usize = 0, Kind::Int(0, 1 << 12);
     }
 }
@@ -81,7 +85,7 @@ pub struct WorkerOptions {
     pub path: String,
     /// Settings of environments of Gymnasium.
     pub settings: WorkerConfig,
-    /// Wrappers, of which the processes apply the limit of time and the repetition of actions.
+    /// Wrappers; the processes limit episodes and repeat actions.
     pub wrappers: Wrappers,
     /// True if the environments draw themselves.
     pub render: bool,

@@ -27,7 +27,7 @@ struct Leaving {
     gymnasium: &'static str,
     /// Hidden layers and activation, for a network of PyTorch.
     network: &'static str,
-    /// What it does beside that, in the tables.
+    /// Rest of its name in the tables.
     about: &'static str,
 }
 

@@ -203,7 +203,7 @@ fn fits(Spaces { obs, actions }: &Spaces, loaded: &Loaded<'_>) -> bool {
     found == (obs.len(), obs.dtype() == Dtype::U8, actions.n_discrete().is_some(), action_len, mask_len)
 }
 
-/// Random observations, one after the other, and the outputs of the network for them.
+/// Random observations in a row, and the outputs of the network for them.
 struct Drawn {
     floats: Vec<f32>,
     bytes: Vec<u8>,
