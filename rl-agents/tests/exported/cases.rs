@@ -169,7 +169,7 @@ pub(crate) struct Original {
     pub(crate) values: Vec<f32>,
 }
 
-/// Acts on `n` observations: together, or one after the other if the policy remembers.
+/// Acts on `n` observations; one after the other if the policy remembers.
 pub(crate) fn originals(case: &Case, seen: &Seen, n: usize, choice: Choice) -> Original {
     let Case { spaces, policy, .. } = case;
     let (d, a, is_discrete) = (spaces.obs.len(), spaces.actions.len(), spaces.actions.n_discrete().is_some());

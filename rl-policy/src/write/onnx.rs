@@ -192,7 +192,7 @@ fn observation(builder: &mut Builder, input: &Input, parts: &[Part]) -> Features
     Features { value, dims: vec![outputs.iter().map(|(len, _)| len).sum()], are_planes: false }
 }
 
-/// Adds the numbers among some elements (batch, D), and one-hot vectors of the others.
+/// Adds numbers among elements (batch, D), and one-hot vectors of the others.
 ///
 /// Inputs of a layer are pairs (element, category), with category 0 of a number.
 fn one_hot(builder: &mut Builder, all: &str, input: &Input, elements: Range<usize>) -> Features {
