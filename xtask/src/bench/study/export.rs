@@ -16,7 +16,7 @@ const ROUNDS: usize = 5;
 /// Episodes of an evaluation, and of playing in Gymnasium.
 const EPISODES: usize = 100;
 /// Observations of each preset, on targets that are fast enough.
-const OBSERVATIONS: &str = "100000";
+const OBSERVATIONS: &str = "1000000";
 
 /// A run to export.
 struct Leaving {
@@ -100,7 +100,7 @@ fn act_and_play(study: &Study<'_>, case: &Leaving, dir: &Path, text: &mut String
     let model = dir.join(format!("{name}.onnx"));
     let mut play = Command::new(&study.python);
     let played = run(play.arg(script).arg(model).args([gymnasium, "--episodes", &EPISODES.to_string()]))?;
-    let played = played.lines().last().unwrap_or_default();
+    let played = played.lines().last().and_then(|line| line.rsplit_once("return ")).context("a return")?.1;
     let _ =
         writeln!(returns, "| {gymnasium}{about} | {:.1} +- {:.1} | {played} |", number("return_mean")?, number("return_std")?);
     Ok(())
