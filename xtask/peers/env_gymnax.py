@@ -1,6 +1,6 @@
-"""Environment steps per second of gymnax's CartPole with random actions, compiled by JAX: the best of several sizes.
+"""Environment steps per second of an environment of gymnax with random actions, compiled by JAX: the best of several sizes.
 
-    python env_gymnax.py rollout|nothing SECONDS SIZE..
+    python env_gymnax.py NAME rollout|nothing SECONDS SIZE..
 
 Observations, rewards and flags of 128 steps are kept, as in a rollout, or nothing but the sum of the rewards; episodes restart
 where they end.
@@ -13,8 +13,8 @@ import gymnax
 import jax
 
 N_STEPS = 128
-keep, seconds = sys.argv[1] == "rollout", float(sys.argv[2])
-env, params = gymnax.make("CartPole-v1")
+keep, seconds = sys.argv[2] == "rollout", float(sys.argv[3])
+env, params = gymnax.make(sys.argv[1])
 
 
 def rate(n_envs):
@@ -24,7 +24,7 @@ def rate(n_envs):
     def one(carry, _):
         key, state = carry
         key, key_action, key_step = jax.random.split(key, 3)
-        actions = jax.random.randint(key_action, (n_envs,), 0, 2)
+        actions = jax.random.randint(key_action, (n_envs,), 0, env.num_actions)
         obs, state, reward, *flags, _ = step(jax.random.split(key_step, n_envs), state, actions, params)
         return (key, state), (obs, actions, reward, flags) if keep else reward.sum()
 
@@ -39,4 +39,4 @@ def rate(n_envs):
     return steps / (time.perf_counter() - begin)
 
 
-print(max(rate(int(size)) for size in sys.argv[3:]))
+print(max(rate(int(size)) for size in sys.argv[4:]))

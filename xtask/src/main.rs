@@ -24,9 +24,9 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   test           run every check: tidy, format, clippy, all tests, examples, documentation, crates outside the workspace
-  bench --peers [envs|workers|learners|continuous|replay|pipeline]
-                 compare our speed with gymnax, EnvPool, Gymnasium, PyTorch, Stable-Baselines3, rejax and cpprb, which are installed into
-                 target; all groups, or one
+  bench --peers [envs|minatar|workers|learners|continuous|replay|pipeline]
+                 compare our speed with gymnax, EnvPool, MinAtar, Gymnasium, PyTorch, Stable-Baselines3, rejax and cpprb, which are
+                 installed into target; all groups, or one
   bench --growth
                  measure step cost by number of environments and work per step; writes bench/growth.md and .svg
   bench --presets [dqn|gym]

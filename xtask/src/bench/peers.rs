@@ -35,7 +35,7 @@ struct Group {
     cases: &'static [Comparison],
 }
 
-const GROUPS: [Group; 6] = [
+const GROUPS: [Group; 7] = [
     Group {
         name: "envs",
         venv: "target/peers-envs",
@@ -44,6 +44,16 @@ const GROUPS: [Group; 6] = [
         unit: "Environment steps per second with random actions, drawn inside the clock; observations, masks, rewards and flags are written.\n\
                The peer's figure is that of its best size.",
         cases: ENVS,
+    },
+    Group {
+        name: "minatar",
+        venv: "target/peers-minatar",
+        requirements: "requirements-minatar.txt",
+        record: "bench/peers-minatar.md",
+        unit: "Environment steps per second of MinAtar's games with random actions, two threads each, drawn inside the clock; observations, rewards\n\
+               and flags are written. MinAtar's own games run in two bare loops, one in each process; gymnax's figure is that of its best size.\n\
+               gymnax has no Seaquest.",
+        cases: MINATAR,
     },
     Group {
         name: "workers",
@@ -96,15 +106,37 @@ pub(crate) const TRAIN: &str = "train --set eval_episodes=1 --set checkpoint_eve
 const WIDE: &str = "1024,1024,512,256";
 
 const ENVS: &[Comparison] = &[
-    env("CartPole, 2 threads; gymnax", "cartpole --envs 4096 --threads 2", "env_gymnax.py", "rollout 2 8192 16384 65536"),
+    env(
+        "CartPole, 2 threads; gymnax",
+        "cartpole --envs 4096 --threads 2",
+        "env_gymnax.py",
+        "CartPole-v1 rollout 2 8192 16384 65536",
+    ),
     env(
         "the same against gymnax keeping nothing of a step",
         "cartpole --envs 4096 --threads 2",
         "env_gymnax.py",
-        "nothing 2 8192 16384 65536",
+        "CartPole-v1 nothing 2 8192 16384 65536",
     ),
     env("Snake, 2 threads; EnvPool", "snake --envs 1024 --threads 2", "env_envpool.py", "Jumanji/Snake-v1 2 2 256 1024"),
     env("CartPole, 2 threads; EnvPool", "cartpole --envs 4096 --threads 2", "env_envpool.py", "CartPole-v1 2 2 1024 4096"),
+];
+
+const MINATAR: &[Comparison] = &[
+    env("Asterix; MinAtar", "asterix --envs 4096 --threads 2", "env_minatar.py", "asterix 2 2"),
+    env("Breakout; MinAtar", "breakout --envs 4096 --threads 2", "env_minatar.py", "breakout 2 2"),
+    env("Freeway; MinAtar", "freeway --envs 4096 --threads 2", "env_minatar.py", "freeway 2 2"),
+    env("Seaquest; MinAtar", "seaquest --envs 4096 --threads 2", "env_minatar.py", "seaquest 2 2"),
+    env("Space Invaders; MinAtar", "space_invaders --envs 4096 --threads 2", "env_minatar.py", "space_invaders 2 2"),
+    env("Asterix; gymnax", "asterix --envs 4096 --threads 2", "env_gymnax.py", "Asterix-MinAtar rollout 2 1024 4096"),
+    env("Breakout; gymnax", "breakout --envs 4096 --threads 2", "env_gymnax.py", "Breakout-MinAtar rollout 2 1024 4096"),
+    env("Freeway; gymnax", "freeway --envs 4096 --threads 2", "env_gymnax.py", "Freeway-MinAtar rollout 2 1024 4096"),
+    env(
+        "Space Invaders; gymnax",
+        "space_invaders --envs 4096 --threads 2",
+        "env_gymnax.py",
+        "SpaceInvaders-MinAtar rollout 2 1024 4096",
+    ),
 ];
 
 const WORKERS: &[Comparison] = &[
@@ -291,7 +323,7 @@ const fn continuous(what: &'static str, ours: &'static str, theirs: &'static str
 /// Runs all comparisons, or those of one group, and writes the tables.
 pub(crate) fn peers(root: &Path, only: Option<&str>) -> Result<()> {
     if let Some(name) = only.filter(|name| !GROUPS.iter().any(|group| group.name == *name)) {
-        bail!("unknown group {name}; expected envs, workers, learners, continuous, replay or pipeline");
+        bail!("unknown group {name}; expected envs, minatar, workers, learners, continuous, replay or pipeline");
     }
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     GROUPS.iter().filter(|group| only.is_none_or(|name| name == group.name)).try_for_each(|group| compare(root, group))
