@@ -29,9 +29,10 @@ usage: cargo xtask <command>
                  installed into target; all groups, or one
   bench --growth
                  measure step cost by number of environments and work per step; writes bench/growth.md and .svg
-  bench --presets [dqn|gym]
-                 train the presets over five or ten seeds, beside RL Baselines3 Zoo's agents; writes bench/presets.md and
-                 presets-dqn.md; `gym` trains those of PPO in Gymnasium's environments, too, and writes presets-gym.md
+  bench --presets [dqn|continuous|gym]
+                 train the presets over five or ten seeds, beside RL Baselines3 Zoo's agents; writes bench/presets.md,
+                 presets-dqn.md and presets-continuous.md (SAC and TD3); `gym` trains those of PPO in Gymnasium's environments, too, and
+                 writes presets-gym.md
   bench --learning
                  train PPO on CartPole with both learners over 5 seeds; writes bench/learning.svg
   bench --grids  train the presets of Snake over two seeds; writes bench/grids.md and its curves

@@ -1,7 +1,7 @@
 //! Returns of the presets, beside those of RL Baselines3 Zoo's published agents.
 //!
-//! `cargo xtask bench --presets` trains each preset over seeds that it was not tuned on, and writes `bench/presets.md` and
-//! `bench/presets-dqn.md`.
+//! `cargo xtask bench --presets` trains each preset over seeds that it was not tuned on, and writes `bench/presets.md`,
+//! `bench/presets-dqn.md` and `bench/presets-continuous.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -39,19 +39,31 @@ const DQN: &[Preset] = &[
     ("mountain_car", "dqn", None, -100.8, "120 k"),
 ];
 
+const CONTINUOUS: &[Preset] = &[
+    ("pendulum", "sac", None, -157.0, "20 k"),
+    ("pendulum", "td3", None, -151.9, "20 k"),
+    ("mountain_car_continuous", "td3", None, 93.5, "300 k"),
+];
+
 /// Environments with a preset of PPO, and what Gymnasium calls them.
 const GYM: [(&str, &str); 3] = [("cartpole", "CartPole-v1"), ("acrobot", "Acrobot-v1"), ("pendulum", "Pendulum-v1")];
 
-/// Trains all presets, those of DQN, or those of PPO in Gymnasium.
+/// Trains all presets, those of DQN, of SAC and TD3, or of PPO in Gymnasium.
 pub(crate) fn measure(root: &Path, only: Option<&str>) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     match only {
         None => table(root, ACTOR_CRITIC, 100..105, "bench/presets.md")?,
-        Some("dqn") => {}
+        Some("dqn" | "continuous") => {}
         Some("gym") => return gym(root, 100..105),
-        Some(name) => bail!("unknown presets {name}; expected dqn or gym, or nothing for all but gym"),
+        Some(name) => bail!("unknown presets {name}; expected dqn, continuous or gym, or nothing for all but gym"),
     }
-    table(root, DQN, 100..110, "bench/presets-dqn.md")
+    if only != Some("continuous") {
+        table(root, DQN, 100..110, "bench/presets-dqn.md")?;
+    }
+    if only != Some("dqn") {
+        table(root, CONTINUOUS, 100..110, "bench/presets-continuous.md")?;
+    }
+    Ok(())
 }
 
 /// Trains presets of PPO in our environments and in Gymnasium's.
