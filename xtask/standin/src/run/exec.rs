@@ -66,6 +66,8 @@ struct Run<'a, O> {
     begin: u32,
     /// Most instructions of a thread of the block before the last barrier.
     executed: u64,
+    /// True if the registers of all threads hold the kernel's constants, from a block before.
+    has_constants: bool,
 }
 
 /// Runs all threads of a launch.
@@ -78,7 +80,7 @@ pub(crate) fn run<O: Observer>(
     let hints = vec![0; launch.kernel.code.len()];
     memory.phase = Phase::default();
     let scratch = std::mem::take(&mut memory.scratch);
-    let mut run = Run { launch, memory, scratch, actor, observer, hints, offset: 0, begin: 0, executed: 0 };
+    let mut run = Run { launch, memory, scratch, actor, observer, hints, offset: 0, begin: 0, executed: 0, has_constants: false };
     let [nx, ny, nz] = launch.grid;
     for z in 0..nz {
         for y in 0..ny {
@@ -116,8 +118,11 @@ impl<O: Observer> Run<'_, O> {
             return Ok(());
         }
         let mut all = std::mem::take(&mut self.scratch.registers);
-        all.clear();
-        (0..n_threads).for_each(|_| all.extend_from_slice(&kernel.registers));
+        // No instruction changes a constant. Other registers are undefined until they are written.
+        if !std::mem::replace(&mut self.has_constants, true) {
+            all.clear();
+            (0..n_threads).for_each(|_| all.extend_from_slice(&kernel.registers));
+        }
         let mut threads: Vec<_> = all.chunks_exact_mut(kernel.registers.len()).map(Some).collect();
         for (index, registers) in threads.iter_mut().flatten().enumerate() {
             self.begin_thread(registers, block, index as u32);
