@@ -98,6 +98,8 @@ def main():
     args = parser.parse_args()
     keys = [key.strip() for key in args.keys.split(",") if key.strip()]
     policy, env = Policy(args.path, keys, args.raw_images), gymnasium.make(args.env)
+    if keys and not isinstance(env.observation_space, spaces.Dict):
+        parser.error(f"--keys is for observations that are a Dict; {args.env} has {env.observation_space}")
     returns = []
     for episode in range(args.episodes):
         obs, info = env.reset(seed=args.seed + episode)

@@ -13,7 +13,8 @@ mod compiled;
 #[path = "exported/onnx.rs"]
 mod onnx;
 
-use cases::{Case, EPISODE, Seen, cases, originals};
+use cases::{Case, Seen, cases, originals};
+use compiled::EPISODE;
 use rl_agents::distributions::log_softmax;
 use rl_agents::{Choice, NetConfig, Policy as _, QNetwork, Snapshot};
 use rl_buffer::ObsSlice;

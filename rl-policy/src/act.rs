@@ -352,6 +352,14 @@ impl Policy<'_> {
         if mask.len() != self.mask_len() {
             return Err(Error::Call("mask"));
         }
+        let (is_discrete, action_len) = match &action {
+            Action::Discrete(action) => (true, action.len()),
+            Action::Continuous(action) => (false, action.len()),
+        };
+        // Before a state has changed.
+        if (is_discrete, action_len) != (self.is_discrete(), self.action_len()) {
+            return Err(Error::Call("action"));
+        }
         let outputs = self.outputs(obs, memory)?;
         match (action, self.head) {
             (Action::Discrete(action), StoredHead::Categorical { sizes, .. }) if action.len() == sizes.len() => {

@@ -1,5 +1,7 @@
 //! A policy as data: everything between an observation and an action.
 
+use std::ops::Range;
+
 /// A policy with all that it does before and after its network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exported {
@@ -199,14 +201,20 @@ impl Layer {
     }
 }
 
+/// Number of inputs of a layer for some elements.
+///
+/// One for a number, and one for each category.
+fn n_inputs(categories: &[u32], elements: Range<usize>) -> usize {
+    elements.map(|i| categories.get(i).map_or(1, |&n| n.max(1) as usize)).sum()
+}
+
 impl Part {
     /// Number of outputs.
     ///
     /// `categories` are those of all elements, of which `first` is the part's first.
     #[must_use]
     pub fn n_out(&self, categories: &[u32], first: usize) -> usize {
-        let inputs = |i: usize| categories.get(i).map_or(1, |&n| n.max(1) as usize);
-        self.layers.last().map_or_else(|| (first..first + self.len).map(inputs).sum(), Layer::n_out)
+        self.layers.last().map_or_else(|| n_inputs(categories, first..first + self.len), Layer::n_out)
     }
 }
 
@@ -264,6 +272,23 @@ impl Exported {
             first += part.len;
         }
         n
+    }
+
+    /// Index of the first layer's input for an element of the observation.
+    ///
+    /// The first of them for a category; `None` within a picture that has convolutions.
+    #[must_use]
+    pub fn input_of(&self, element: usize) -> Option<usize> {
+        let inputs = |elements| n_inputs(&self.input.categories, elements);
+        let (mut first, mut n) = (0, 0);
+        for part in &self.parts {
+            if element < first + part.len {
+                return part.layers.is_empty().then(|| n + inputs(first..element));
+            }
+            n += part.n_out(&self.input.categories, first);
+            first += part.len;
+        }
+        Some(n + inputs(first..element))
     }
 
     /// True if each category selects a row of the first layer's weights.

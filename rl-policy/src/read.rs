@@ -293,7 +293,7 @@ pub struct Policy<'a> {
     pub(crate) state_len: usize,
     /// Greatest number of inputs or outputs of a layer.
     pub(crate) widest: usize,
-    /// Greatest number of inputs or outputs of a part's layer.
+    /// Greatest number of outputs of a part's layer.
     pub(crate) widest_of_part: usize,
     /// Greatest number of outputs that are summed together.
     pub(crate) together: usize,
@@ -354,7 +354,7 @@ impl<'a> Policy<'a> {
                 let layer = StoredLayer::read(&mut words)?;
                 fits &= layer.n_in == n_before && matches!(layer.kind, Kind::Conv(_));
                 (n_before, together) = (layer.n_out, together.max(layer.bias.len()));
-                widest_of_part = widest_of_part.max(layer.n_in).max(layer.n_out);
+                widest_of_part = widest_of_part.max(layer.n_out);
             }
             (first, n_features) = (end, n_features + n_before);
             if first > d || n_features > MAX_LEN {

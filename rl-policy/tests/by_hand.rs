@@ -145,6 +145,7 @@ fn parts_have_convolutions_one_hot_vectors_or_stay_as_they_are() {
     policy.parts = vec![Part { len: 4, layers: vec![sum] }, Part { len: 2, layers: vec![] }, Part { len: 1, layers: vec![] }];
     (policy.input.shape, policy.input.categories) = (vec![7], vec![0, 0, 0, 0, 3, 3, 0]);
     assert_eq!(policy.n_features(), 8);
+    assert_eq!([0, 3, 4, 5, 6].map(|element| policy.input_of(element)), [None, None, Some(1), Some(4), Some(7)]);
     assert_eq!(outputs(&policy, &[1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 8.0]), [9.0 + 20.0 + 300.0 + 4.0 + 0.25]);
     assert_eq!(outputs(&policy, &[0.0, 0.5, 0.0, 0.0, 3.0, 0.0, 0.0]), [100.25], "no category");
     policy.input.normalize = Some([vec![1.0; 7], vec![2.0; 7]]);

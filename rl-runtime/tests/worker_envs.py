@@ -81,6 +81,7 @@ for name, space in {
     "one_hot": spaces.Discrete(4),
     "mixed": MIXED,
     "image": spaces.Box(0, 255, (6, 5, 3), np.uint8),
+    "planes": spaces.Box(0, 255, (3, 6, 5), np.uint8),
     "counts": spaces.Box(0, 3, (4,), np.uint8),
     "board": spaces.Box(0, 7, (3, 2), np.uint8),
     "bytes": spaces.Box(0, 255, (5,), np.uint8),

@@ -1,5 +1,6 @@
 //! Policies of every kind, with observations and what the originals do.
 
+use crate::compiled::EPISODE;
 use rl_agents::{
     Acted, Acting, Activation, ActorCritic, Choice, DeterministicPolicy, MemoryKind, NetConfig, Policy, QNetwork, Scratch,
     Snapshot, SquashedGaussian,
@@ -107,7 +108,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         actor_critic(
             "films",
-            pixels(1),
+            pixels(2),
             discrete(6, false),
             &remembers(MemoryKind::Gru, 16, &NetConfig { shared_trunk: true, ..conv.clone() }),
         ),
@@ -155,9 +156,6 @@ impl Seen {
         if dtype == Dtype::U8 { ObsSlice::U8(&self.bytes) } else { ObsSlice::F32(&self.floats) }
     }
 }
-
-/// Steps of an episode, after which state and frames begin again.
-pub(crate) const EPISODE: usize = 7;
 
 /// Actions (n) or (n, A) of the original, log-probabilities (n) and values (n).
 ///

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use rl_policy::{Action, Choice, Obs, Policy, stack};
 
-/// Steps of an episode, after which the frames of an observation begin again.
-const EPISODE: usize = 7;
+/// Steps of an episode, after which state and frames begin again.
+pub(crate) const EPISODE: usize = 7;
 /// Multiply-adds of a program, weighted by their cost.
 const MAX_COST: usize = 3_000_000_000;
 /// Stream of the random actions: environment i draws with index i + 5.

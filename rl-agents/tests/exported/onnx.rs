@@ -10,7 +10,8 @@ use rl_agents::Choice;
 use rl_buffer::ObsSlice;
 use rl_policy::{Exported, Head, Obs, Policy as Loaded, write};
 
-use crate::cases::{Case, EPISODE, Seen, cases, originals};
+use crate::cases::{Case, Seen, cases, originals};
+use crate::compiled::EPISODE;
 
 /// Observations of each policy.
 const N: usize = 300;

@@ -59,10 +59,10 @@ const BUILT_INS: &str = "cuda_on_host.h";
 pub(crate) struct Emulated {
     /// Texts that replace embedded source files, by file name.
     replaced: HashMap<String, String>,
-    /// Libraries of this device by the source of their module.
+    /// Libraries of this device by the address of their module's source.
     ///
     /// Finding the headers of a module takes as long as many launches.
-    loaded: Mutex<HashMap<&'static str, Arc<Library>>>,
+    loaded: Mutex<HashMap<usize, Arc<Library>>>,
 }
 
 impl fmt::Debug for Emulated {
@@ -90,12 +90,13 @@ impl Emulated {
 
     /// Returns the library of `module`, compiling it at first use.
     pub(crate) fn library(&self, module: &Module) -> Result<Arc<Library>, Error> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(library) = loaded.get(module.source) {
+        let loaded = || self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let source = module.source.as_ptr().addr();
+        if let Some(library) = loaded().get(&source) {
             return Ok(library.clone());
         }
         let library = self.load(module)?;
-        loaded.insert(module.source, library.clone());
+        loaded().insert(source, library.clone());
         Ok(library)
     }
 

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::batch::wrappers::Wrappers;
 use crate::{Error, MakeBlocking, Spaces, VecEnv};
 
 /// Environments made at run time, such as those of another process.
@@ -16,6 +17,11 @@ pub trait Batches: Debug + Sync {
     /// Estimated memory of a process that steps them, in bytes; by default none.
     fn bytes_per_worker(&self) -> u64 {
         0
+    }
+
+    /// Wrappers that are around the environments already; by default none.
+    fn wrappers(&self) -> Wrappers {
+        Wrappers::default()
     }
 
     /// Creates the environments `range` of a larger batch.

@@ -82,7 +82,7 @@ struct Sizes {
     stacked: usize,
     /// Elements of the state.
     state: usize,
-    /// Greatest number of outputs of a part's layer.
+    /// Greatest number of outputs of a part's layer that is not its last.
     of_part: usize,
 }
 
@@ -90,7 +90,7 @@ impl Sizes {
     fn of(policy: &Exported) -> Self {
         let Exported { input, parts, layers, .. } = policy;
         let widest = layers.iter().map(Layer::n_out).max().unwrap_or(0).max(input.len()).max(policy.n_features());
-        let hidden = |part: &Part| part.layers.iter().map(Layer::n_out).max().unwrap_or(0);
+        let hidden = |part: &Part| part.layers.iter().rev().skip(1).map(Layer::n_out).max().unwrap_or(0);
         let patch = |layer: &Layer| if matches!(layer.kind, LayerKind::Conv { .. }) { layer.n_terms() } else { 0 };
         Self {
             widest,
@@ -538,6 +538,9 @@ int {name}_test({name}_memory *memory);
         let Self { policy: Exported { input, .. }, name, upper, element, .. } = self;
         let d = input.len();
         let _ = writeln!(text, "#ifdef {upper}_TEST");
+        let bytes_of_memory =
+            Sizes::of(self.policy).bytes(self.policy.head.n_outputs(), if input.bytes.is_some() { 1 } else { 4 });
+        let _ = writeln!(text, "typedef char {name}_memory_is_as_told[sizeof({name}_memory) == {bytes_of_memory} ? 1 : -1];\n");
         if input.bytes.is_some() {
             table(text, element, "check_obs", bytes.iter().map(u8::to_string));
         } else {

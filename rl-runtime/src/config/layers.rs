@@ -207,11 +207,15 @@ impl Layers {
             .filter(|key| self.settings.get(key.name).is_some_and(|setting| key.kind.allows(&setting.value)));
         let settings = settings.filter_map(given).collect();
         // Worker processes apply these two from their start.
-        let number = |key: &str| self.settings.get(key).and_then(|setting| u32::try_from(setting.value.as_integer()?).ok());
+        let number = |name: &str| {
+            let known = keys().find(|known| known.name == name)?;
+            let setting = self.settings.get(name).filter(|setting| known.kind.allows(&setting.value))?;
+            u32::try_from(setting.value.as_integer()?).ok()
+        };
         let Wrappers { time_limit, action_repeat, .. } = Wrappers::default();
         let wrappers = Wrappers {
             time_limit: number("env.time_limit").unwrap_or(time_limit),
-            action_repeat: number("env.action_repeat").filter(|n| *n > 0).unwrap_or(action_repeat),
+            action_repeat: number("env.action_repeat").unwrap_or(action_repeat),
             ..Wrappers::default()
         };
         Ok(Some(EnvConfig { kwargs, path, settings, wrappers, ..EnvConfig::new(&name) }))

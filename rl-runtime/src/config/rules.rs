@@ -108,15 +108,11 @@ const RULES: &[Rule] = &[
     Rule {
         keys: &[],
         broken: Env(|config, entry| {
-            let of_batch = Wrappers { frame_stack: 1, reward_clip: 0.0, ..config.env.wrappers };
-            let (others, applied) = if entry.name.starts_with(worker::GYM) {
-                let applied = "env.frame_stack, env.reward_clip, env.time_limit and env.action_repeat apply";
-                (Wrappers { time_limit: 0, action_repeat: 1, ..of_batch }, applied)
-            } else {
-                (of_batch, "env.frame_stack and env.reward_clip apply")
-            };
-            let broken = entry.batches().is_some() && others != Wrappers::default();
-            broken.then(|| format!("{} runs in worker processes, where of the wrappers env.* only {applied}", entry.name))
+            let of_workers = Wrappers { frame_stack: 1, reward_clip: 0.0, ..config.env.wrappers };
+            let broken = entry.batches().is_some_and(|batches| batches.wrappers() != of_workers);
+            let of_gym = if entry.name.starts_with(worker::GYM) { ", env.time_limit and env.action_repeat" } else { "" };
+            let text = "runs in worker processes, where of the wrappers env.* only env.frame_stack, env.reward_clip";
+            broken.then(|| format!("{} {text}{of_gym} apply, those of WorkerOptions from the start", entry.name))
         }),
     },
     Rule {
@@ -447,13 +443,7 @@ mod tests {
         ("cartpole", "ppo", "env.episodes=3", 1, "env.episodes has no effect: cartpole has no such setting"),
         ("cartpole", "ppo", "env.kwargs='{}'", 1, "cartpole takes no arguments"),
         ("gym:Some-v1", "ppo", "env.path='/tmp'", 1, "gym:Some-v1 names no module of Python"),
-        (
-            "gym:Some-v1",
-            "ppo",
-            "env.hide='velocities'",
-            1,
-            "only env.frame_stack, env.reward_clip, env.time_limit and env.action_repeat apply",
-        ),
+        ("gym:Some-v1", "ppo", "env.hide='velocities'", 1, "env.reward_clip, env.time_limit and env.action_repeat apply"),
         ("blind", "ppo", "env.pixels=84", 1, "blind draws nothing"),
         ("snake", "ppo", "env.hide='velocities'", 1, "hides the velocities that an environment names, and snake names none"),
         ("cartpole", "ppo", "env.hide='velocities' env.pixels=8", 1, "leave out env.hide or env.pixels"),

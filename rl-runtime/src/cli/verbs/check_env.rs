@@ -12,7 +12,7 @@ use crate::config::Layers;
 use crate::config::effects::{pictures, unfit_for_conv};
 use crate::print::grouped;
 use crate::sources::catalog::keys_of;
-use crate::sources::worker::is_one;
+use crate::sources::worker::{GYM, is_one};
 use crate::{Error, print};
 
 /// Random steps after which observations and rewards are judged.
@@ -26,12 +26,13 @@ const LARGE_OBS: f32 = 20.0;
 /// Largest reward that networks take as it is.
 const LARGE_REWARD: f32 = 100.0;
 
-/// Settings of environments in worker processes beside those of their own.
+/// Settings of environments in worker processes beside those of their own; the last three are Gymnasium's alone.
 const OF_WORKERS: [&str; 4] = ["env.kwargs", "env.path", "env.time_limit", "env.action_repeat"];
 
 /// Opens an environment with settings of its own.
 fn open(name: &str, assignments: &[String], envs: &Envs) -> Result<Entry, Error> {
-    let of_workers = OF_WORKERS.into_iter().filter(|_| is_one(name));
+    let n = if name.starts_with(GYM) { OF_WORKERS.len() } else { usize::from(is_one(name)) };
+    let of_workers = OF_WORKERS[..n].iter().copied();
     let known: Vec<_> = keys_of(name).iter().map(|key| key.name).chain(of_workers).collect();
     let mut layers = Layers::default();
     for assignment in assignments {

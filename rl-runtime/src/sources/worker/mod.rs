@@ -66,12 +66,10 @@ rl_agents::settings! {
         /// gym: divides the bytes of pictures by 255.
         normalize_images: bool = true, Kind::Bool;
         /// gym: makes grey pictures of coloured ones.
-        ///
-        /// By Gymnasium's GrayscaleObservation.
         grayscale: bool = false, Kind::Bool;
         /// gym: width and height of resized pictures; 0: as they are.
         ///
-        /// By Gymnasium's ResizeObservation.
+        /// By the mean of the area, which needs OpenCV.
         resize: usize = 0, Kind::Int(0, 1 << 12);
     }
 }
@@ -157,8 +155,12 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     if std::env::current_dir().is_ok_and(|current| !path.is_empty() && current != Path::new(&path)) {
         print::err(&format!("note: the module of {name} is that in {path}, the env.path of the run"));
     }
+    // Another program may not know them.
+    let is_ours = matches!(launch, Launch::Python(_));
+    let wrappers = if is_ours { Wrappers { time_limit, action_repeat, ..Wrappers::default() } } else { Wrappers::default() };
     let workers = Workers {
         launch,
+        wrappers,
         ask,
         spaces,
         path,
@@ -215,6 +217,10 @@ impl Batches for Workers {
 
     fn bytes_per_worker(&self) -> u64 {
         self.rss
+    }
+
+    fn wrappers(&self) -> Wrappers {
+        self.wrappers
     }
 
     fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, rl_envs::Error> {

@@ -378,32 +378,70 @@ def with_wrappers(env, ask):
     check_kind(env)
     if not isinstance(env, gym.Env):
         raise Refused(f"env.{asked[0]} wraps a gymnasium.Env, and {type(env).__name__} is none: make it a subclass")
-    from gymnasium import wrappers
+    if ask["time_limit"]:
+        env = gym.wrappers.TimeLimit(env, ask["time_limit"])
+    if ask["action_repeat"] != 1:
+        env = repeated(env, ask["action_repeat"])
+    if ask["grayscale"]:
+        env = pictured(env, "grayscale", grey)
+    if ask["resize"]:
+        env = pictured(env, "resize", lambda picture: resized(picture, ask["resize"]))
+    return env
+
+
+def repeated(env, times):
+    """Takes each action several times, and adds up the rewards."""
 
     class Repeated(gym.Wrapper):
-        """Takes each action several times, and adds up the rewards."""
-
         def step(self, action):
             total = 0.0
-            for _ in range(ask["action_repeat"]):
+            for _ in range(times):
                 obs, reward, terminated, truncated, info = self.env.step(action)
                 total += np.asarray(reward).item()
                 if terminated or truncated:
                     break
             return obs, total, terminated, truncated, info
 
-    makers = {
-        "time_limit": lambda env: wrappers.TimeLimit(env, ask["time_limit"]),
-        "action_repeat": Repeated,
-        "grayscale": lambda env: wrappers.GrayscaleObservation(env),
-        "resize": lambda env: wrappers.ResizeObservation(env, (ask["resize"], ask["resize"])),
-    }
-    for name in asked:
-        try:
-            env = makers[name](env)
-        except (AssertionError, AttributeError, gym.error.DependencyNotInstalled) as error:
-            raise Refused(f"env.{name} does not fit observations of the space {env.observation_space}: {error}")
-    return env
+    return Repeated(env)
+
+
+def pictured(env, name, change):
+    """Changes pictures (channels, rows, columns) of bytes, whatever their order of channels."""
+    space = env.observation_space
+    if not is_picture(space) or space.dtype != np.uint8:
+        raise Refused(f"env.{name} is for pictures of bytes from 0 to 255, and observations are {space}")
+    is_last = is_channels_last(space.shape)
+
+    def changed(obs):
+        picture = np.asarray(obs)
+        picture = picture.transpose(2, 0, 1) if is_last else picture.reshape(channels_first(space.shape))
+        return change(picture)
+
+    class Pictured(gym.ObservationWrapper):
+        def __init__(self):
+            super().__init__(env)
+            self.observation_space = spaces.Box(0, 255, changed(np.zeros(space.shape, np.uint8)).shape, np.uint8)
+
+        def observation(self, obs):
+            return changed(obs)
+
+    return Pictured()
+
+
+def grey(picture):
+    """Returns the brightness of a picture, (1, rows, columns), with the weights of Gymnasium's GrayscaleObservation."""
+    if len(picture) != 3:
+        raise Refused(f"env.grayscale is for pictures of three colours, and these have {len(picture)} channels")
+    return np.tensordot([0.2125, 0.7154, 0.0721], picture, 1).astype(np.uint8)[None]
+
+
+def resized(picture, n):
+    """Returns a picture with n rows and columns."""
+    try:
+        import cv2
+    except ImportError as error:
+        raise Refused(f"env.resize needs OpenCV ({error}): install the package opencv-python-headless")
+    return np.stack([cv2.resize(np.ascontiguousarray(plane), (n, n), interpolation=cv2.INTER_AREA) for plane in picture])
 
 
 def parameters(function):

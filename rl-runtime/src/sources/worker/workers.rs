@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rl_envs::Spaces;
+use rl_envs::wrappers::Wrappers;
 use serde_json::{Map, Value};
 
 use crate::pipeline::faults::FaultConfig;
@@ -14,6 +15,8 @@ use crate::sources::worker::process::{Failure, Launch, Limit, Process, locked};
 /// Workers of one kind of environments, and processes that wait for work.
 pub(super) struct Workers {
     pub(super) launch: Launch,
+    /// Wrappers that the processes apply.
+    pub(super) wrappers: Wrappers,
     /// First message to a process, without its parent.
     pub(super) ask: Map<String, Value>,
     pub(super) spaces: Spaces,

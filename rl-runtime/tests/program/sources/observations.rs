@@ -181,8 +181,23 @@ fn workers_limit_episodes_repeat_actions_and_make_pictures_smaller() {
     let image = "tests.worker_envs:Spaces-image-v0";
     let shape = |grayscale, resize| open(image, Wrappers::default(), grayscale, resize).unwrap().spaces().obs.shape().to_vec();
     assert_eq!((shape(true, 0), shape(false, 4), shape(true, 4)), (vec![1, 6, 5], vec![3, 4, 4], vec![1, 4, 4]));
-    let error = open("CartPole-v1", Wrappers::default(), true, 0).unwrap_err().to_string();
-    assert!(error.contains("env.grayscale does not fit observations of the space Box(["), "{error}");
+    let planes = "tests.worker_envs:Spaces-planes-v0";
+    for (id, grayscale) in [(image, false), (planes, false), (image, true), (planes, true)] {
+        let first = |grayscale: bool, resize: usize| {
+            let mut envs = open(id, Wrappers::default(), grayscale, resize).unwrap().slices(1, 1, 1).unwrap().remove(0);
+            let mut steps = Steps::new(&*envs);
+            envs.reset(5, &mut steps).unwrap();
+            numbers(&steps.obs, 0, envs.observation_space().len())
+        };
+        let (whole, one) = (first(false, 0), first(grayscale, 1));
+        let means: Vec<_> = whole.chunks(30).map(|plane| plane.iter().sum::<f64>() / 30.0).collect();
+        let expected = if grayscale { vec![0.2125 * means[0] + 0.7154 * means[1] + 0.0721 * means[2]] } else { means };
+        let is_near = |(x, expected): (&f64, &f64)| (x - expected).abs() < 1.5; // each rounds
+        assert!(one.len() == expected.len() && one.iter().zip(&expected).all(is_near), "{id}: {one:?}, not {expected:?}");
+    }
+    let error = open("CartPole-v1", Wrappers::default(), true, 0).unwrap_err();
+    let expected = "env.grayscale is for pictures of bytes from 0 to 255, and observations are Box([";
+    assert!(error.exit_code() == 2 && error.to_string().contains(expected), "{error}");
 
     let dir = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| {

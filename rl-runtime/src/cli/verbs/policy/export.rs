@@ -170,17 +170,22 @@ pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode
             }
         });
     }
-    let Wrappers { action_repeat, pixels, .. } = config.env.wrappers;
-    if action_repeat > 1 || pixels > 0 {
-        print::err("note: actions are repeated and pictures drawn by the environment's wrappers, which stay here");
+    let Wrappers { action_repeat, pixels, time_limit, .. } = config.env.wrappers;
+    let has = |key: &str| {
+        config.env.settings.get(key).is_some_and(|value| !matches!(value.as_integer(), Some(0)) && value.as_bool() != Some(false))
+    };
+    if action_repeat > 1 || pixels > 0 || time_limit > 0 || has("grayscale") || has("resize") {
+        let what = "actions are repeated, episodes limited, pictures drawn, made grey or resized";
+        print::err(&format!("note: {what} by the environment's wrappers, which stay here"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Makes a policy ignore elements of observations, which were 0 when it learnt.
 fn ignore(exported: &mut Exported, elements: &[usize]) {
+    let inputs: Vec<_> = elements.iter().filter_map(|&element| exported.input_of(element)).collect();
     let Layer { weight, bias, .. } = &mut exported.layers[0];
-    elements.iter().for_each(|&i| weight[i * bias.len()..(i + 1) * bias.len()].fill(0.0));
+    inputs.into_iter().for_each(|i| weight[i * bias.len()..(i + 1) * bias.len()].fill(0.0));
 }
 
 /// Origin of a policy, in words.
