@@ -110,9 +110,19 @@ const RULES: &[Rule] = &[
         broken: Env(|config, entry| {
             let of_workers = Wrappers { frame_stack: 1, reward_clip: 0.0, ..config.env.wrappers };
             let broken = entry.batches().is_some_and(|batches| batches.wrappers() != of_workers);
-            let of_gym = if entry.name.starts_with(worker::GYM) { ", env.time_limit and env.action_repeat" } else { "" };
-            let text = "runs in worker processes, where of the wrappers env.* only env.frame_stack, env.reward_clip";
-            broken.then(|| format!("{} {text}{of_gym} apply, those of WorkerOptions from the start", entry.name))
+            let is_gym = entry.name.starts_with(worker::GYM);
+            let others = Wrappers { time_limit: 0, action_repeat: 1, ..of_workers };
+            let text = match (is_gym, others == Wrappers::default()) {
+                (true, true) => {
+                    "was opened with another env.time_limit or env.action_repeat: give them to WorkerOptions::wrappers"
+                }
+                (true, false) => {
+                    "runs in worker processes, where of the wrappers env.* only env.frame_stack, env.reward_clip, env.time_limit and \
+                     env.action_repeat apply"
+                }
+                _ => "runs in worker processes, where of the wrappers env.* only env.frame_stack and env.reward_clip apply",
+            };
+            broken.then(|| format!("{} {text}", entry.name))
         }),
     },
     Rule {
