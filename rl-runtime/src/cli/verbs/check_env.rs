@@ -26,7 +26,9 @@ const LARGE_OBS: f32 = 20.0;
 /// Largest reward that networks take as it is.
 const LARGE_REWARD: f32 = 100.0;
 
-/// Settings of environments in worker processes beside those of their own; the last three are Gymnasium's alone.
+/// Settings of environments in worker processes beside those of their own.
+///
+/// All but the first are Gymnasium's alone.
 const OF_WORKERS: [&str; 4] = ["env.kwargs", "env.path", "env.time_limit", "env.action_repeat"];
 
 /// Opens an environment with settings of its own.

@@ -66,7 +66,7 @@ struct Run<'a, O> {
     begin: u32,
     /// Most instructions of a thread of the block before the last barrier.
     executed: u64,
-    /// True if the registers of all threads hold the kernel's constants, from a block before.
+    /// True if registers hold the kernel's constants from a block before.
     has_constants: bool,
 }
 
