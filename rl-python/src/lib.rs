@@ -23,6 +23,7 @@ fn _samebits(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(returns::n_step_returns, module)?)?;
     module.add_function(wrap_pyfunction!(returns::vtrace, module)?)?;
     module.add_function(wrap_pyfunction!(train::evaluate, module)?)?;
+    module.add_function(wrap_pyfunction!(train::export, module)?)?;
     module.add_function(wrap_pyfunction!(train::main, module)?)?;
     module.add_function(wrap_pyfunction!(train::resume, module)?)?;
     module.add_function(wrap_pyfunction!(train::settings, module)?)?;

@@ -14,6 +14,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use rl_agents::EvalConfig;
 use rl_envs::Pool;
 use rl_envs::catalog::Entry;
+use rl_runtime::checkpoint::Export;
 use rl_runtime::config::{EnvConfig, Layers};
 use rl_runtime::evaluation::{Evaluation, evaluate_policy, evaluation_seed};
 use rl_runtime::event::Event;
@@ -328,6 +329,43 @@ pub(crate) fn evaluate(
     let result = result.ok_or_else(|| PyRuntimeError::new_err("the evaluation was interrupted"))?;
     set_evaluation(&values, &result)?;
     Ok(values.unbind())
+}
+
+/// Exports a policy, as `rl export` does; returns a dict about it, and notes.
+#[pyfunction]
+pub(crate) fn export(
+    py: Python<'_>,
+    path: PathBuf,
+    best: bool,
+    form: &str,
+    out: Option<PathBuf>,
+    trust: bool,
+    python: PathBuf,
+) -> PyResult<(Py<PyDict>, Vec<String>)> {
+    let form = match form {
+        "onnx" => Export::Onnx,
+        "c" => Export::C,
+        "rust" => Export::Rust,
+        _ => return Err(bad(format!("form is {form:?}; it must be \"onnx\", \"c\" or \"rust\""))),
+    };
+    let report = py.detach(|| {
+        if let Some(out) = &out {
+            form.check_name(out).map_err(raised)?;
+        }
+        let entry = open_saved(&path, best, trust, python)?;
+        let exported = checkpoint::policy(&path, best, &entry).and_then(|saved| checkpoint::export(&saved, form, out.as_deref()));
+        entry.batches().into_iter().for_each(|batches| batches.close());
+        exported.map_err(raised)
+    })?;
+    let values = PyDict::new(py);
+    values.set_item("files", report.files.iter().map(|(file, _)| file.display().to_string()).collect::<Vec<_>>())?;
+    values.set_item("bytes", report.files.iter().map(|(_, n)| *n).collect::<Vec<_>>())?;
+    values.set_item("weights_bytes", report.weights_bytes)?;
+    values.set_item("memory_bytes", report.memory_bytes)?;
+    values.set_item("multiply_adds", report.multiply_adds)?;
+    values.set_item("checked", report.n_checked)?;
+    values.set_item("differing", report.n_differing)?;
+    Ok((values.unbind(), report.notes))
 }
 
 /// Returns the text of `rl list`'s settings: name, kind and description of each.

@@ -1,6 +1,7 @@
 """Training, runs and policies."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,6 +45,23 @@ def test_cartpole_is_learnt(tmp_path):
     run = samebits.train("cartpole", seed=1, settings={"target_return": 150}, run_dir=tmp_path / "run", progress=False)
     assert run.outcome["end"] == "target" and run.outcome["evaluation"]["return_mean"] >= 150
     assert run.evaluate(50)["return_mean"] >= 100
+
+
+def test_a_policy_is_exported(run, tmp_path):
+    for form, name in [("onnx", "cart.onnx"), ("c", "cart.c"), ("rust", "cart.policy")]:
+        about = run.export(tmp_path / name)
+        assert about["files"][0] == str(tmp_path / name) and (about["checked"], about["differing"]) == (64, 0)
+        assert about["bytes"] == [os.path.getsize(file) for file in about["files"]]
+        assert run.export(tmp_path / name, form)["multiply_adds"] == about["multiply_adds"] > 0
+    assert (tmp_path / "cart.h").is_file()
+    for path, form, message in [
+        (tmp_path / "cart.txt", None, "must end in .onnx, .c or .policy"),
+        (None, "exe", "must be \"onnx\", \"c\" or \"rust\""),
+        (tmp_path / "float.c", None, "float_policy.c"),
+        (tmp_path / "none" / "cart.onnx", None, "none"),
+    ]:
+        with pytest.raises((ValueError, OSError, RuntimeError), match=re.escape(message)):
+            run.export(path, form)
 
 
 def test_a_policy_plays_as_in_an_evaluation(run):

@@ -279,6 +279,11 @@ fn features() -> Result<&'static [&'static str]> {
     Ok(if has { &["--features", "mpi"] } else { &[] })
 }
 
+/// Runner of the tests, which tells those of rl-agents how many threads candle has.
+///
+/// Otherwise candle reads /proc/cpuinfo for each product. The program sets the variable itself.
+const RUNNER: &str = r#"target.'cfg(unix)'.runner = ["sh", "-c", 'case "$PWD" in */rl-agents) export RAYON_NUM_THREADS=1;; esac; exec "$@"', "sh"]"#;
+
 fn test() -> Result<()> {
     let root = root();
     tidy::check(&root)?;
@@ -295,10 +300,8 @@ fn test() -> Result<()> {
     }
     ptx.join().expect("checks return errors")?;
     let python = python.join().expect("installations return errors")?.map(|path| path.to_string_lossy().into_owned());
-    let mut env: Vec<_> = python.iter().map(|path| ("PYTHONPATH", &**path)).collect();
-    // Without it, candle reads /proc/cpuinfo for each product.
-    env.push(("RAYON_NUM_THREADS", "1"));
-    cargo(&root, &[&["test", "--no-run"], &all[..], features].concat(), &env)?;
+    let gym: Vec<_> = python.iter().map(|path| ("PYTHONPATH", &**path)).collect();
+    cargo(&root, &[&["test", "--no-run"], &all[..], features].concat(), &gym)?;
     // Tests and harnesses mostly wait for processes, the rest mostly compiles.
     let beside = std::thread::spawn(|| {
         captured(&["test-beside"])?;
@@ -311,7 +314,7 @@ fn test() -> Result<()> {
         ]);
         fuzz.join().expect("harnesses return errors").and(others)
     });
-    let tests = cargo(&root, &[&["test"], &all[..], features, &["--", "--test-threads", "4"]].concat(), &env);
+    let tests = cargo(&root, &[&["test", "--config", RUNNER], &all[..], features, &["--", "--test-threads", "4"]].concat(), &gym);
     // Not before they have ended: they would go on alone.
     let beside = beside.join().expect("checks return errors");
     tests.and(beside)?;

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,33 @@ class Run:
     def policy(self, best: bool = False, *, trust: bool = False) -> Policy:
         """The policy of the newest checkpoint, or of the one with the best evaluation."""
         return Policy(self.path, best=best, trust=trust)
+
+    def export(
+        self, path: str | os.PathLike | None = None, form: str | None = None, *, best: bool = False, trust: bool = False
+    ) -> dict[str, Any]:
+        """Writes the policy for programs without this package, as ``rl export``: C, a file for Rust, or an ONNX model.
+
+        It does everything between an observation and an action. Before it is written, 64 of its actions are compared with the
+        policy's.
+
+        Args:
+            path: file to write, for C with a header beside it; None: named by the environment.
+            form: ``"onnx"``, ``"c"`` or ``"rust"``; None: that of the path's suffix, ``.onnx``, ``.c`` or ``.policy``.
+
+        Returns:
+            a dict: ``files`` with their ``bytes``; ``weights_bytes``, ``memory_bytes``, ``multiply_adds`` of an action; ``checked``
+            actions, of which ``differing`` are rounded otherwise.
+        """
+        if form is None:
+            suffix = "" if path is None else Path(path).suffix
+            form = {".onnx": "onnx", ".c": "c", ".policy": "rust"}.get(suffix)
+            if form is None:
+                raise ValueError(f"path is {path!r}; it must end in .onnx, .c or .policy, or name a form: 'onnx', 'c' or 'rust'")
+        out = None if path is None else os.fspath(path)
+        about, notes = _samebits.export(os.fspath(self.path), best, form, out, trust, sys.executable)
+        for note in notes:
+            warnings.warn(note, stacklevel=2)
+        return about
 
     def metrics(self) -> dict[str, np.ndarray]:
         """The rows of metrics.csv: an array for each column, NaN where a row has no number.

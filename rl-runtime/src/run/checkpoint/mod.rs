@@ -16,6 +16,8 @@
 //! Files are streamed. The replay memory is never copied; reading allocates no more than the files hold.
 
 mod contents;
+#[cfg(feature = "cli")]
+mod exported;
 mod listing;
 mod opened;
 mod tensors;
@@ -33,6 +35,8 @@ pub use crate::run::checkpoint::contents::Checkpoint;
 use crate::run::checkpoint::contents::{
     Ahead, BUFFER, CONFIG, FORMAT, FileInfo, Hashed, MANIFEST, Manifest, OPTIMIZER, PARAMS, REPLAY, STATE, StateRef,
 };
+#[cfg(feature = "cli")]
+pub use crate::run::checkpoint::exported::{Export, ExportReport, export};
 use crate::run::checkpoint::listing::{BEST, list_own, path};
 pub use crate::run::checkpoint::listing::{clean, list};
 pub(crate) use crate::run::checkpoint::listing::{env_steps, is_one};

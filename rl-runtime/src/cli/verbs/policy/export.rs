@@ -1,39 +1,14 @@
 //! `rl export`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
-use rl_agents::{Acted, Acting, Choice, LearnerKind, Policy, Scratch};
-use rl_envs::wrappers::{Hidden, Wrappers};
-use rl_envs::{ActionSpace, Actions, Dtype, Obs, Purpose, Rng, Space, Spaces, math};
-use rl_policy::write::c::{Sources, TestVectors, c, identifier};
-use rl_policy::{Exported, Layer, Policy as Loaded, write};
+use clap::Args;
 use serde_json::json;
 
 use crate::cli::envs::{Envs, saved_policy};
-use crate::file::Draft;
-use crate::run::checkpoint::SavedPolicy;
+use crate::run::checkpoint::{Export, ExportReport, export};
 use crate::{Error, print};
-
-/// Number of checked observations.
-const N_CHECKED: usize = 64;
-/// Greatest difference by rounding, relative to an action above 1.
-const ROUNDING: f32 = 1e-4;
-/// Duration of the timing loop.
-const MEASURED: Duration = Duration::from_millis(100);
-
-/// Format of an exported policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Export {
-    /// ONNX model; equal up to rounding
-    Onnx,
-    /// C99 source and header without libraries; the same bits
-    C,
-    /// File for the crate rl-policy, also without std; the same bits
-    Rust,
-}
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -57,282 +32,33 @@ pub(crate) struct ExportArgs {
     out: Option<PathBuf>,
 }
 
-/// Headers of C's library, which a policy's header must not hide.
-const HEADERS: [&str; 24] = [
-    "assert", "complex", "ctype", "errno", "fenv", "float", "inttypes", "iso646", "limits", "locale", "math", "setjmp", "signal",
-    "stdarg", "stdbool", "stddef", "stdint", "stdio", "stdlib", "string", "tgmath", "time", "wchar", "wctype",
-];
-
-/// Checks the name of a C source, whose stem its functions begin with.
-fn check_name(out: &Path) -> Result<(), Error> {
-    let name = identifier(&out.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default());
-    let name = if HEADERS.contains(&&name[..]) { format!("{name}_policy") } else { name };
-    let source = out.with_file_name(format!("{name}.c"));
-    if out == source {
-        return Ok(());
-    }
-    Err(Error::config(format!(
-        "--out {}: name it {}; the names of its functions begin with {name}_",
-        out.display(),
-        source.display()
-    )))
-}
-
 pub(crate) fn run(args: &ExportArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
-    let (form, extension) = match args.form {
-        Export::Onnx => ("onnx", "onnx"),
-        Export::C => ("c", "c"),
-        Export::Rust => ("rust", "policy"),
-    };
-    if let (Export::C, Some(out)) = (args.form, &args.out) {
-        check_name(out)?;
+    if let Some(out) = &args.out {
+        args.form.check_name(out)?;
     }
     let saved = saved_policy(&args.path, args.best, 1, envs, false)?;
-    let SavedPolicy { path, config, entry, policy, .. } = &saved;
-    let out = args.out.clone().unwrap_or_else(|| Path::new(&identifier(entry.name)).with_extension(extension));
-    let draft = Draft::create(&out)?;
-    let header = out.with_extension("h");
-    let header_draft = if args.form == Export::C { Some(Draft::create(&header)?) } else { None };
-    let spaces = entry.spaces();
-    let of = path.display();
-    let Some(mut exported) = policy.exported(&spaces) else {
-        return Err(Error::config(format!("{of}: this policy cannot be exported: it does not implement Policy::exported")));
-    };
-    if exported.all_layers().any(|layer| layer.weight.iter().chain(&layer.bias).any(|x| !x.is_finite())) {
-        return Err(Error::config(format!("{of}: the policy has parameters that are not finite")));
-    }
-    if config.env.wrappers.hide == Hidden::Velocities {
-        ignore(&mut exported, spaces.obs.velocities());
-    }
-    exported.about = about(&saved);
-    let file = write::file(&exported);
-    let loaded = match Loaded::new(&file) {
-        Ok(loaded) if fits(&spaces, &loaded) => loaded,
-        _ => return Err(Error::config(format!("{of}: the parts of its Policy::exported do not fit together"))),
-    };
-    let drawn = Drawn::new(&spaces, &loaded);
-    let [n_differing, n_far] = drawn.n_differing(&**policy, &spaces, &loaded);
-    if n_far > 0 {
-        let why = "the exported policy would act differently; nothing is written";
-        return Err(Error::config(format!("{of}: {why} ({n_far} of {N_CHECKED} random observations)")));
-    }
-    let mut bytes = vec![(out.display().to_string(), file.len())];
-    let mut memory_bytes = None;
-    match args.form {
-        Export::Rust => {
-            draft.publish(&file)?;
-            memory_bytes = Some(4 * loaded.memory_len());
-        }
-        Export::C => {
-            let name = out.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
-            let Sources { header: text, source, memory_bytes: of_c } = c(&exported, &name, &drawn.vectors());
-            header_draft.map(|draft| draft.publish(text.as_bytes())).transpose()?;
-            draft.publish(source.as_bytes())?;
-            bytes = vec![(out.display().to_string(), source.len()), (header.display().to_string(), text.len())];
-            memory_bytes = Some(of_c);
-        }
-        Export::Onnx => {
-            let model = write::onnx(&exported);
-            draft.publish(&model)?;
-            bytes[0].1 = model.len();
-        }
-    }
-    let seconds = drawn.seconds_of_action(&loaded);
-    let (n_params, multiply_adds) = (exported.n_params(), exported.multiply_adds());
+    let report = export(&saved, args.form, args.out.as_deref())?;
+    let ExportReport { files, weights_bytes, memory_bytes, multiply_adds, loader_seconds, n_checked, n_differing, notes } =
+        report;
+    let (name, path) = (saved.entry.name, saved.path.display());
     if json {
         let object = json!({
-            "event": "export", "env": entry.name, "checkpoint": path.display().to_string(), "as": form,
-            "files": bytes.iter().map(|(file, _)| file).collect::<Vec<_>>(),
-            "bytes": bytes.iter().map(|(_, n)| n).collect::<Vec<_>>(), "weights_bytes": 4 * n_params, "memory_bytes": memory_bytes,
-            "multiply_adds": multiply_adds, "loader_seconds": seconds, "checked": N_CHECKED, "differing": n_differing,
+            "event": "export", "env": name, "checkpoint": path.to_string(), "as": args.form.name(),
+            "files": files.iter().map(|(file, _)| file.display().to_string()).collect::<Vec<_>>(),
+            "bytes": files.iter().map(|(_, n)| n).collect::<Vec<_>>(), "weights_bytes": weights_bytes, "memory_bytes": memory_bytes,
+            "multiply_adds": multiply_adds, "loader_seconds": loader_seconds, "checked": n_checked, "differing": n_differing,
         });
         print::out(&object.to_string());
     } else {
-        for (file, n) in &bytes {
-            print::out(&format!("{file}: {n} bytes"));
+        for (file, n) in &files {
+            print::out(&format!("{}: {n} bytes", file.display()));
         }
         let memory = memory_bytes.map_or(String::new(), |n| format!(", {n} bytes of memory"));
-        print::out(&format!(
-            "{}, {of}: {} bytes of weights{memory}, {multiply_adds} multiply-adds per action ({:.1} us with rl-policy here)",
-            entry.name,
-            4 * n_params,
-            1e6 * seconds
-        ));
-        let same = N_CHECKED - n_differing;
-        print::out(&format!("check: {same} of {N_CHECKED} random observations give the bits of the action of `rl eval`"));
+        let time = format!("{multiply_adds} multiply-adds per action ({:.1} us with rl-policy here)", 1e6 * loader_seconds);
+        print::out(&format!("{name}, {path}: {weights_bytes} bytes of weights{memory}, {time}"));
+        let same = n_checked - n_differing;
+        print::out(&format!("check: {same} of {n_checked} random observations give the bits of the action of `rl eval`"));
     }
-    if n_differing > 0 {
-        print::err(&match config.net.learner {
-            LearnerKind::Fused => "note: the others are equal but for rounding".to_string(),
-            LearnerKind::Reference => {
-                let why = "note: the others are equal but for rounding: this run acts with candle (learner = \"reference\")";
-                format!("{why}, the exported policy sums as the tile kernel does")
-            }
-        });
-    }
-    let Wrappers { action_repeat, pixels, time_limit, .. } = config.env.wrappers;
-    let has = |key: &str| {
-        config.env.settings.get(key).is_some_and(|value| !matches!(value.as_integer(), Some(0)) && value.as_bool() != Some(false))
-    };
-    if action_repeat > 1 || pixels > 0 || time_limit > 0 || has("grayscale") || has("resize") {
-        let what = "actions are repeated, episodes limited, pictures drawn, made grey or resized";
-        print::err(&format!("note: {what} by the environment's wrappers, which stay here"));
-    }
+    notes.iter().for_each(|note| print::err(&format!("note: {note}")));
     Ok(ExitCode::SUCCESS)
-}
-
-/// Makes a policy ignore elements of observations, which were 0 when it learnt.
-fn ignore(exported: &mut Exported, elements: &[usize]) {
-    let inputs: Vec<_> = elements.iter().filter_map(|&element| exported.input_of(element)).collect();
-    let Layer { weight, bias, .. } = &mut exported.layers[0];
-    inputs.into_iter().for_each(|i| weight[i * bias.len()..(i + 1) * bias.len()].fill(0.0));
-}
-
-/// Origin of a policy, in words.
-fn about(SavedPolicy { path, config, entry, params_hash, .. }: &SavedPolicy) -> String {
-    let names: Vec<_> = path.iter().rev().take(3).map(|name| name.to_string_lossy()).collect();
-    let checkpoint = names.into_iter().rev().collect::<Vec<_>>().join("/");
-    let (hash, version) = (&params_hash[..16], env!("CARGO_PKG_VERSION"));
-    format!("{} by {}, {checkpoint} (BLAKE3 of its parameters: {hash}), rl {version}", entry.name, config.algo.name())
-}
-
-/// True if the loaded policy reads and writes what these spaces hold.
-fn fits(Spaces { obs, actions }: &Spaces, loaded: &Loaded<'_>) -> bool {
-    let action_len = match actions {
-        ActionSpace::Discrete { .. } => 1,
-        ActionSpace::MultiDiscrete { sizes } => sizes.len(),
-        ActionSpace::Continuous { low, .. } => low.len(),
-    };
-    let mask_len = if actions.masked() { actions.len() } else { 0 };
-    let found = (loaded.obs_len(), loaded.reads_bytes(), loaded.is_discrete(), loaded.action_len(), loaded.mask_len());
-    found == (obs.len(), obs.dtype() == Dtype::U8, actions.n_discrete().is_some(), action_len, mask_len)
-}
-
-/// Random observations in a row, and the outputs of the network for them.
-struct Drawn {
-    floats: Vec<f32>,
-    bytes: Vec<u8>,
-    masks: Vec<u8>,
-    outputs: Vec<f32>,
-}
-
-impl Drawn {
-    /// Draws observations within their space, and masks that allow an action.
-    fn new(spaces: &Spaces, loaded: &Loaded<'_>) -> Self {
-        let Spaces { obs, .. } = spaces;
-        let (d, m) = (obs.len(), loaded.mask_len());
-        let mut rng = Rng::new(0, 0, 0, Purpose::Reset);
-        let mut drawn = Self { floats: Vec::new(), bytes: Vec::new(), masks: Vec::new(), outputs: Vec::new() };
-        for _ in 0..N_CHECKED {
-            if obs.dtype() == Dtype::U8 {
-                drawn.bytes.extend((0..d).map(|j| rng.below(obs.high()[j] as u32 + 1) as u8));
-            } else {
-                drawn.floats.extend((0..d).map(|j| number(obs, j, &mut rng)));
-            }
-            drawn.masks.extend((0..m).map(|_| rng.below(2) as u8));
-            if let Some(legal) = drawn.masks.len().checked_sub(m).filter(|_| m > 0) {
-                drawn.masks[legal + rng.below(m as u32) as usize] = 1;
-            }
-        }
-        let mut memory = vec![0.0; loaded.memory_len()];
-        loaded.reset(&mut memory);
-        for i in 0..N_CHECKED {
-            let outputs = loaded.outputs(drawn.obs(i, d), &mut memory).expect("an observation of the policy");
-            drawn.outputs.extend_from_slice(outputs);
-        }
-        drawn
-    }
-
-    fn obs(&self, i: usize, d: usize) -> rl_policy::Obs<'_> {
-        if self.bytes.is_empty() {
-            rl_policy::Obs::F32(&self.floats[i * d..(i + 1) * d])
-        } else {
-            rl_policy::Obs::U8(&self.bytes[i * d..(i + 1) * d])
-        }
-    }
-
-    fn vectors(&self) -> TestVectors<'_> {
-        let Self { floats, bytes, outputs, .. } = self;
-        TestVectors { n: N_CHECKED, floats, bytes, outputs }
-    }
-
-    /// Greedy actions of `policy`: discrete ones, or vectors.
-    fn actions(&self, policy: &dyn Policy, spaces: &Spaces, m: usize) -> (Vec<u32>, Vec<f32>) {
-        let (d, a, is_discrete) = (spaces.obs.len(), spaces.actions.len(), spaces.actions.n_discrete().is_some());
-        let (mut discrete, mut vectors) = (vec![0; N_CHECKED], vec![0.0; N_CHECKED * a]);
-        let (mut states, mut scratch) = (vec![0.0; policy.state_len()], Scratch::default());
-        for i in 0..N_CHECKED {
-            let obs = match self.obs(i, d) {
-                rl_policy::Obs::F32(obs) => Obs::F32(obs),
-                rl_policy::Obs::U8(obs) => Obs::U8(obs),
-            };
-            let row = i * a..(i + 1) * a;
-            let actions =
-                if is_discrete { Actions::Discrete(&mut discrete[i..=i]) } else { Actions::Continuous(&mut vectors[row]) };
-            let acting = Acting { obs, masks: &self.masks[i * m..(i + 1) * m], choice: Choice::Greedy };
-            let acted = Acted { actions, log_probs: &mut [0.0], values: &mut [0.0], states: &mut states };
-            policy.act(acting, acted, &mut scratch).expect("the policy's own spaces");
-        }
-        (discrete, vectors)
-    }
-
-    /// Number of observations with other actions than `policy`'s.
-    ///
-    /// The first number is of actions with other bits, the second of those that differ by more than rounding.
-    fn n_differing(&self, policy: &dyn Policy, spaces: &Spaces, loaded: &Loaded<'_>) -> [usize; 2] {
-        let (a, m) = (spaces.actions.len(), loaded.mask_len());
-        let (discrete, vectors) = self.actions(policy, spaces, m);
-        let mut memory = vec![0.0; loaded.memory_len()];
-        loaded.reset(&mut memory);
-        let (mut choices, mut vector) = (vec![0; loaded.action_len()], vec![0.0; loaded.action_len()]);
-        let [mut n_differing, mut n_far] = [0; 2];
-        for i in 0..N_CHECKED {
-            let (obs, mask) = (self.obs(i, spaces.obs.len()), &self.masks[i * m..(i + 1) * m]);
-            let greedy = rl_policy::Choice::Greedy;
-            let (differs, is_far) = if let ActionSpace::Continuous { low, high } = &spaces.actions {
-                let action = rl_policy::Action::Continuous(&mut vector);
-                loaded.act(obs, mask, greedy, &mut memory, action).expect("the policy's own spaces");
-                let row = vectors[i * a..(i + 1) * a].iter().zip(low.iter().zip(high));
-                let row = row.map(|(x, (low, high))| math::clamp(*x, *low, *high));
-                let pairs: Vec<_> = row.zip(vector.iter().copied()).collect();
-                let is_far = |(x, y): &(f32, f32)| (x - y).abs() > ROUNDING * x.abs().max(1.0);
-                (pairs.iter().any(|(x, y)| x.to_bits() != y.to_bits()), pairs.iter().any(is_far))
-            } else {
-                let action = rl_policy::Action::Discrete(&mut choices);
-                loaded.act(obs, mask, greedy, &mut memory, action).expect("the policy's own spaces");
-                let sizes = match &spaces.actions {
-                    ActionSpace::MultiDiscrete { sizes } => sizes.clone(),
-                    _ => vec![a as u32],
-                };
-                let differs = choices.iter().zip(sizes).fold(0, |number, (choice, n)| number * n + choice) != discrete[i];
-                (differs, differs)
-            };
-            n_differing += usize::from(differs);
-            n_far += usize::from(is_far);
-        }
-        [n_differing, n_far]
-    }
-
-    /// Seconds of an action, one observation at a time.
-    fn seconds_of_action(&self, loaded: &Loaded<'_>) -> f64 {
-        let mut memory = vec![0.0; loaded.memory_len()];
-        let (begin, mut n) = (Instant::now(), 0u32);
-        while n == 0 || begin.elapsed() < MEASURED {
-            let outputs = loaded.outputs(self.obs(n as usize % N_CHECKED, loaded.obs_len()), &mut memory);
-            std::hint::black_box(outputs.is_ok());
-            n += 1;
-        }
-        begin.elapsed().as_secs_f64() / f64::from(n)
-    }
-}
-
-/// Draws element `j` of an observation, within its bounds or 20 of them.
-fn number(obs: &Space, j: usize, rng: &mut Rng) -> f32 {
-    match obs.categories().get(j) {
-        Some(&n) if n > 0 => rng.below(n) as f32,
-        _ => {
-            let low = obs.low()[j].max(-10.0).min(obs.high()[j]);
-            rng.uniform_in(low, obs.high()[j].min(low + 20.0))
-        }
-    }
 }
