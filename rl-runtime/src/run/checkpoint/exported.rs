@@ -93,12 +93,13 @@ pub struct ExportReport {
     pub notes: Vec<String>,
 }
 
-/// Exports a policy to `out`, for C with a header beside it; `None`: named by the environment.
+/// Exports a policy to `out`, for C with a header beside it.
 ///
-/// The exported policy is compared with the original first.
+/// Without `out`, the file is named by the environment. The exported policy is compared with the original first.
 ///
 /// # Errors
-/// [`Error::Config`] for a policy that cannot be exported, or that would act differently; errors of files. Nothing is written then.
+/// [`Error::Config`] for a policy that cannot be exported, or that would act differently; errors of files. Nothing is written
+/// then.
 pub fn export(saved: &SavedPolicy, form: Export, out: Option<&Path>) -> Result<ExportReport, Error> {
     let SavedPolicy { path, config, entry, policy, .. } = saved;
     let named = || Path::new(&identifier(entry.name)).with_extension(form.names()[1]);
