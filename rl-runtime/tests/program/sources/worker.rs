@@ -829,7 +829,7 @@ fn presets_of_gymnasium_s_environments_are_allowed() {
         return;
     }
     let presets: Vec<_> = PRESETS.iter().filter(|(env, ..)| env.starts_with(GYM)).collect();
-    assert_eq!(presets.len(), 4);
+    assert_eq!(presets.len(), 5);
     for (env, algo, _) in presets {
         // Spaces of the same kind, from environments that Gymnasium has without further packages.
         let like = match env {
