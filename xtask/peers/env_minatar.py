@@ -17,7 +17,8 @@ N_STEPS = 1000
 
 def rate(game, seed, seconds):
     """Environment steps per second of one game."""
-    env, rng = Environment(game, random_seed=seed), np.random.default_rng(seed)
+    env, rng = Environment(game), np.random.default_rng(seed)
+    env.seed(seed)
     n_actions, begin, steps = len(env.minimal_action_set()), None, 0
     legal = env.minimal_action_set()
     env.reset()
