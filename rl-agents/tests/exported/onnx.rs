@@ -40,9 +40,7 @@ fn integers(path: &Path) -> Vec<i64> {
     bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
 }
 
-/// Returns the network's outputs, (N, outputs), and states, (N, S).
-///
-/// They are those before and after each step.
+/// Returns outputs (N, outputs), and states before and after each step (N, S).
 fn outputs(exported: &Exported, seen: &Seen) -> [Vec<f32>; 3] {
     let file = write::file(exported);
     let loaded = Loaded::new(&file).unwrap();

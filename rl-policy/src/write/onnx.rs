@@ -301,7 +301,7 @@ impl States {
         let sums = sums.flat(builder);
         let (a, u) = (builder.split(&sums, &sizes), builder.split(&of_h, &sizes));
         let mut of = |op: &str, inputs: &[&str]| builder.node(op, inputs, &[]);
-        let value = if layer.kind == LayerKind::Gru {
+        let (value, c) = if layer.kind == LayerKind::Gru {
             let [r, z] = [0, 1].map(|gate| {
                 let sum = of("Add", &[&a[gate], &u[gate]]);
                 of("Sigmoid", &[&sum])
@@ -311,7 +311,7 @@ impl States {
             let new = of("Tanh", &[&sum]);
             let difference = of("Sub", &[&h, &new]);
             let kept = of("Mul", &[&z, &difference]);
-            of("Add", &[&new, &kept])
+            (of("Add", &[&new, &kept]), None)
         } else {
             let c = before();
             let [i, f, g, o] = [("Sigmoid", 0), ("Sigmoid", 1), ("Tanh", 2), ("Sigmoid", 3)].map(|(function, gate)| {
@@ -321,12 +321,10 @@ impl States {
             let (kept, new) = (of("Mul", &[&f, &c]), of("Mul", &[&i, &g]));
             let c = of("Add", &[&kept, &new]);
             let shown = of("Tanh", &[&c]);
-            let h = of("Mul", &[&o, &shown]);
-            self.after.push(h.clone());
-            self.after.push(c);
-            return Features { value: h, dims: vec![n], are_planes: false };
+            (of("Mul", &[&o, &shown]), Some(c))
         };
         self.after.push(value.clone());
+        self.after.extend(c);
         Features { value, dims: vec![n], are_planes: false }
     }
 

@@ -192,7 +192,7 @@ impl Layers {
 
     /// Returns the environment, if one is given, with its settings.
     ///
-    /// Of the wrappers, it has those that worker processes apply.
+    /// It has the wrappers that worker processes apply, and no others.
     /// Settings that are not allowed are left out: [`Layers::resolve`] reports them.
     ///
     /// # Errors
