@@ -118,8 +118,8 @@ pub fn c(policy: &Exported, name: &str, vectors: &TestVectors<'_>) -> Sources {
     let memory = Sizes::of(policy);
     let memory_bytes = memory.bytes(policy.head.n_outputs(), if policy.input.bytes.is_some() { 1 } else { 4 });
     let id = checksum(&file(policy));
-    let writer = Writer { policy, name, upper: name.to_ascii_uppercase(), element, id };
-    Sources { header: writer.header(&memory, memory_bytes), source: writer.source(vectors), memory_bytes }
+    let writer = Writer { policy, name, upper: name.to_ascii_uppercase(), element, id, memory_bytes };
+    Sources { header: writer.header(&memory), source: writer.source(vectors), memory_bytes }
 }
 
 /// The call of a convolution, layer `i` of all.
@@ -151,6 +151,7 @@ struct Writer<'a> {
     element: &'static str,
     /// Checksum that header and source share.
     id: u32,
+    memory_bytes: usize,
 }
 
 impl Writer<'_> {
@@ -167,8 +168,8 @@ impl Writer<'_> {
         format!("({name}_memory *memory, const {element} obs[{upper}_OBS]{mask}{stream},\n    {action} action[{upper}_ACTION])")
     }
 
-    fn header(&self, memory: &Sizes, memory_bytes: usize) -> String {
-        let Self { policy, name, upper, element, id } = self;
+    fn header(&self, memory: &Sizes) -> String {
+        let Self { policy, name, upper, element, id, memory_bytes } = self;
         let Exported { about, input, head, .. } = policy;
         let about = about.replace("*/", "* /");
         let (weights, multiply_adds, n_layers) = (4 * policy.n_params(), policy.multiply_adds(), policy.all_layers().count());
@@ -538,9 +539,8 @@ int {name}_test({name}_memory *memory);
         let Self { policy: Exported { input, .. }, name, upper, element, .. } = self;
         let d = input.len();
         let _ = writeln!(text, "#ifdef {upper}_TEST");
-        let bytes_of_memory =
-            Sizes::of(self.policy).bytes(self.policy.head.n_outputs(), if input.bytes.is_some() { 1 } else { 4 });
-        let _ = writeln!(text, "typedef char {name}_memory_is_as_told[sizeof({name}_memory) == {bytes_of_memory} ? 1 : -1];\n");
+        let memory_bytes = self.memory_bytes;
+        let _ = writeln!(text, "typedef char {name}_memory_is_as_told[sizeof({name}_memory) == {memory_bytes} ? 1 : -1];\n");
         if input.bytes.is_some() {
             table(text, element, "check_obs", bytes.iter().map(u8::to_string));
         } else {
