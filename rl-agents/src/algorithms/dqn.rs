@@ -11,7 +11,7 @@
 //! it with `learning_starts` env steps of the trained policy, epsilon-greedily, before it learns again (Stable-Baselines3 learns
 //! at once from the few transitions there are).
 //!
-//! Read [`Dqn::update`] first, then `learn`, then `loss`. `rl train cartpole --algo dqn` runs it.
+//! Read `learn` first, then `loss`, then `TdHost`. `rl train cartpole --algo dqn` runs it.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::learner::descent::StepSums;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::policy::mask_rows;
 use crate::policy::q_network::best;
-use crate::probe::{self, Stage, Threads};
+use crate::probe::{self, Probe, Stage, Threads};
 use crate::ranks::Ranks;
 use crate::settings::{self, Kind, MAX_STEPS};
 use crate::{Agent, Error, Layout, LearnerKind, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot, UpdateEvent};
@@ -201,6 +201,10 @@ struct Memory {
     scratches: Vec<Scratch>,
     gradient: Vec<f32>, // (P)
     slices: Slices<TdSums>,
+    /// Mean loss.
+    loss: f32,
+    /// Mean Q.
+    q_mean: f32,
 }
 
 /// Sums over updates.
@@ -370,6 +374,8 @@ impl Dqn {
             scratches: Vec::new(),
             gradient: vec![0.0; network.params().len()],
             slices: Slices::new(),
+            loss: 0.0,
+            q_mean: 0.0,
         };
         let mut optimizer = Optimizer::new(DqnConfig::RULE, network.params().len());
         optimizer.set_precision(network.network().precision());
@@ -407,168 +413,274 @@ impl Dqn {
         device.as_mut().map_or(Ok(()), |device| device.load(network, target, optimizer))
     }
 
-    /// Does one update: draws a minibatch, takes a step, and updates priorities.
-    fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
-        if self.device.is_some() {
-            return self.learn_on_device(done);
-        }
-        self.experience.draw(done, &mut self.memory.batch, false)?;
-        self.experience.report(UpdateEvent::TargetsBegin);
-        self.set_targets(pool)?;
-        self.experience.report(UpdateEvent::TargetsEnd);
-        probe::report(self.experience.probe.as_ref(), Stage::Targets);
-        let (loss, q) = match self.network.learner() {
-            LearnerKind::Fused => self.fused(pool)?,
-            LearnerKind::Reference => self.reference()?,
-        };
-        let learning_rate = self.config.learning_rate.at(1.0 - done);
-        let (optimizer, gradient) = (&mut self.optimizer, &self.memory.gradient);
-        let max_norm = self.config.max_grad_norm;
-        let norm = if loss.is_finite() {
-            let threads = Threads { pool, probe: self.experience.probe.as_ref() };
-            let step = |params: &mut [f32]| optimizer.step_with(threads, params, gradient, learning_rate, max_norm);
-            self.network.network_mut().change_on(threads, step)
-        } else {
-            optimizer.skip();
-            None
-        };
-        if optimizer.has_diverged() {
-            let losses = [("loss", loss), ("q_mean", q)];
-            let minibatch = tensors(&self.network, &self.memory.batch, &self.memory.targets)?;
-            let divergence = Divergence::new(&self.optimizer, &self.memory.gradient, learning_rate, &losses, minibatch);
-            return Err(Error::Diverged(Box::new(divergence)));
-        }
-        self.experience.prioritize(&self.memory.batch, &mut self.memory.errors)?;
-        self.sums.n += 1.0;
-        self.sums.loss += loss;
-        self.sums.q += q;
-        self.sums.steps.push(norm);
-        Ok(())
-    }
-
-    /// [`Dqn::learn`] on the device, waited for only if priorities follow.
-    fn learn_on_device(&mut self, done: f32) -> Result<(), Error> {
-        let (slot, double) = ((self.experience.updates() % 2) as usize, self.config.double);
-        self.check_on_device(slot, done)?;
-        probe::report(self.experience.probe.as_ref(), Stage::Waiting);
-        let Some(device) = &mut self.device else { return Ok(()) };
-        if self.sums.n == 0.0 {
-            let rate = self.config.learning_rate.at(1.0 - done);
-            device.begin(rate, self.config.max_grad_norm, self.optimizer.rule())?;
-        }
-        self.sums.n += 1.0;
-        self.experience.draw(done, device.batch(slot), self.config.replay_on_device)?;
-        device.learn(slot, double, self.experience.transitions())?;
-        probe::report(self.experience.probe.as_ref(), Stage::Waiting);
-        if !self.experience.is_prioritized() {
-            return Ok(());
-        }
-        self.check_on_device(slot, done)?;
-        probe::report(self.experience.probe.as_ref(), Stage::Waiting);
-        let (Some(device), errors) = (&mut self.device, &mut self.memory.errors) else { return Ok(()) };
-        errors.clear();
-        errors.extend(device.errors(slot)?);
-        self.experience.prioritize(device.batch(slot), errors)
-    }
-
-    /// Waits for the update with a slot's minibatch, if there was one.
-    ///
-    /// # Errors
-    /// [`Error::Diverged`], or [`Error::Device`].
-    fn check_on_device(&mut self, slot: usize, done: f32) -> Result<(), Error> {
-        let Some(device) = &mut self.device else { return Ok(()) };
-        if !device.has_diverged(slot)? {
-            return Ok(());
-        }
-        let (_, counters) = device.results()?;
-        device.fetch(&counters, &mut self.network)?;
-        self.optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
-        let Repeated { batch, targets, gradient, loss, q_mean } = device.repeat(slot, self.config.double)?;
-        let minibatch = tensors(&self.network, batch, &targets)?;
-        let losses = [("loss", loss), ("q_mean", q_mean)];
-        let learning_rate = self.config.learning_rate.at(1.0 - done);
-        Err(Error::Diverged(Box::new(Divergence::new(&self.optimizer, &gradient, learning_rate, &losses, minibatch))))
+    /// Borrows the parts on the CPU, the transitions, and the device, if any.
+    fn learners<'a>(&'a mut self, done: f32, pool: &'a Pool) -> (TdHost<'a>, &'a mut Experience, Option<&'a mut DeviceDqn>) {
+        let Self { network, target, config, optimizer, experience, memory, sums, device, .. } = self;
+        let learning_rate = config.learning_rate.at(1.0 - done);
+        let host = TdHost { network, target, config, optimizer, memory, sums, learning_rate, pool };
+        (host, experience, device.as_mut())
     }
 
     /// Waits for the device's updates, and copies the online network to act with.
-    fn fetch(&mut self, done: f32) -> Result<(), Error> {
-        let next = (self.experience.updates() % 2) as usize;
-        for slot in [next, 1 - next] {
-            self.check_on_device(slot, done)?;
-        }
-        let (Some(device), true) = (&mut self.device, self.sums.n > 0.0) else { return Ok(()) };
-        let (totals, counters) = device.results()?;
-        device.fetch(&counters, &mut self.network)?;
-        self.optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
-        self.sums = Sums { n: totals.minibatches, loss: totals.policy, q: totals.value, steps: StepSums::of(&totals) };
-        Ok(())
+    fn fetch(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
+        let (host, experience, device) = self.learners(done, pool);
+        let next = (experience.updates() % 2) as usize;
+        device.map_or(Ok(()), |device| TdDevice { host, device, slot: next }.finish())
     }
+}
+
+/// Does one update: draws a minibatch, takes a step, and updates priorities.
+///
+/// The text for every learner, after the fraction `done` of training.
+fn learn(learner: &mut impl TdLearner, experience: &mut Experience, done: f32) -> Result<(), Error> {
+    let rows_alone = learner.has_transitions();
+    experience.draw(done, learner.batch(experience)?, rows_alone)?;
+    learner.targets(experience)?;
+    learner.gradient(experience)?;
+    learner.step(experience)?;
+    if experience.is_prioritized() {
+        let (batch, errors) = learner.errors(experience)?;
+        experience.prioritize(batch, errors)?;
+    }
+    Ok(())
+}
+
+/// Place where an update is computed: the CPU, or a device.
+///
+/// A device is waited for only where its results are needed.
+trait TdLearner {
+    /// True if it has a copy of the transitions, and needs only their rows.
+    fn has_transitions(&self) -> bool {
+        false
+    }
+
+    /// Returns the memory of the next minibatch.
+    fn batch(&mut self, experience: &Experience) -> Result<&mut Batch, Error>;
 
     /// Computes `y = r + discount Q_target(s', a')`.
     ///
     /// a' is the best legal action by the online network if `double`, else by the target network.
-    fn set_targets(&mut self, pool: &Pool) -> Result<(), Error> {
-        let Memory { batch, next_q, online_q, targets, scratches, .. } = &mut self.memory;
-        let (batch, a) = (batch.columns(), self.network.n_actions());
-        self.target.q_values(batch.next_obs, pool, scratches, next_q)?;
-        if self.config.double {
-            self.network.q_values(batch.next_obs, pool, scratches, online_q)?;
+    fn targets(&mut self, experience: &mut Experience) -> Result<(), Error>;
+
+    /// Computes the gradient of the loss.
+    fn gradient(&mut self, experience: &Experience) -> Result<(), Error>;
+
+    /// Takes a step along the gradient, unless loss or gradient are not finite.
+    fn step(&mut self, experience: &Experience) -> Result<(), Error>;
+
+    /// Returns the minibatch with its errors.
+    fn errors(&mut self, experience: &Experience) -> Result<(&Batch, &mut [f32]), Error>;
+}
+
+/// The CPU as a learner.
+struct TdHost<'a> {
+    network: &'a mut QNetwork,
+    target: &'a QNetwork,
+    config: &'a DqnConfig,
+    optimizer: &'a mut Optimizer,
+    memory: &'a mut Memory,
+    sums: &'a mut Sums,
+    learning_rate: f32,
+    pool: &'a Pool,
+}
+
+impl TdLearner for TdHost<'_> {
+    fn batch(&mut self, _: &Experience) -> Result<&mut Batch, Error> {
+        Ok(&mut self.memory.batch)
+    }
+
+    fn targets(&mut self, experience: &mut Experience) -> Result<(), Error> {
+        experience.report(UpdateEvent::TargetsBegin);
+        let Memory { batch, next_q, online_q, targets, scratches, .. } = &mut *self.memory;
+        let (batch, a, double) = (batch.columns(), self.network.n_actions(), self.config.double);
+        self.target.q_values(batch.next_obs, self.pool, scratches, next_q)?;
+        if double {
+            self.network.q_values(batch.next_obs, self.pool, scratches, online_q)?;
         }
-        let by = if self.config.double { online_q } else { &*next_q };
+        let by = if double { online_q } else { &*next_q };
         for (i, target) in targets.iter_mut().enumerate() {
             let mask = mask_rows(batch.next_masks, i..i + 1, a);
             let (action, _) = best(by[i * a..(i + 1) * a].iter().copied(), mask);
             *target = batch.rewards[i] + batch.discounts[i] * next_q[i * a + action];
         }
+        experience.report(UpdateEvent::TargetsEnd);
+        probe::report(experience.probe.as_ref(), Stage::Targets);
         Ok(())
     }
 
-    /// Computes a minibatch's gradient with the tile kernel; returns loss and mean Q.
-    fn fused(&mut self, pool: &Pool) -> Result<(f32, f32), Error> {
-        let Self { network, memory, experience, .. } = self;
-        let threads = Threads { pool, probe: experience.probe.as_ref() };
-        let Memory { batch, targets, errors, gradient, slices, .. } = memory;
+    fn gradient(&mut self, experience: &Experience) -> Result<(), Error> {
+        match self.network.learner() {
+            LearnerKind::Fused => self.fused(experience.probe.as_ref()),
+            LearnerKind::Reference => self.reference(experience.probe.as_ref()),
+        }
+    }
+
+    fn step(&mut self, experience: &Experience) -> Result<(), Error> {
+        let Self { optimizer, learning_rate, config, .. } = self;
+        let Memory { gradient, loss, q_mean, .. } = &*self.memory;
+        let norm = if loss.is_finite() {
+            let threads = Threads { pool: self.pool, probe: experience.probe.as_ref() };
+            let step = |params: &mut [f32]| optimizer.step_with(threads, params, gradient, *learning_rate, config.max_grad_norm);
+            self.network.network_mut().change_on(threads, step)
+        } else {
+            optimizer.skip();
+            None
+        };
+        if self.optimizer.has_diverged() {
+            let minibatch = tensors(self.network, &self.memory.batch, &self.memory.targets)?;
+            return Err(self.diverged(gradient, [*loss, *q_mean], minibatch));
+        }
+        self.sums.n += 1.0;
+        self.sums.loss += loss;
+        self.sums.q += q_mean;
+        self.sums.steps.push(norm);
+        Ok(())
+    }
+
+    fn errors(&mut self, _: &Experience) -> Result<(&Batch, &mut [f32]), Error> {
+        Ok((&self.memory.batch, &mut self.memory.errors))
+    }
+}
+
+impl TdHost<'_> {
+    /// Computes gradient, loss and errors with the tile kernel.
+    fn fused(&mut self, probe: Option<&Probe>) -> Result<(), Error> {
+        let network = &*self.network;
+        let threads = Threads { pool: self.pool, probe };
+        let Memory { batch, targets, errors, gradient, slices, loss, q_mean, .. } = &mut *self.memory;
         let not_here = || Error::Setting { name: "learner", value: "reference".into(), allowed: "only fused has a kernel" };
         let kernel = network.network().kernel().ok_or_else(not_here)?;
         let (actions, batch) = (actions(batch)?, batch.columns());
-        let loss = TdLoss { network, actions, targets, weights: batch.weights };
+        let of = TdLoss { network, actions, targets, weights: batch.weights };
         let n = targets.len();
         let (mut total, mut q) = (0.0, 0.0);
         errors.clear();
         let samples = network.network().samples(batch.obs, None);
-        for slice in slices.gradient(kernel, samples, n, threads, &loss, gradient)? {
+        for slice in slices.gradient(kernel, samples, n, threads, &of, gradient)? {
             total += slice.loss;
             q += slice.q;
             errors.extend_from_slice(&slice.errors);
         }
-        Ok(((total / n as f64) as f32, (q / n as f64) as f32))
+        (*loss, *q_mean) = ((total / n as f64) as f32, (q / n as f64) as f32);
+        Ok(())
     }
 
-    /// Computes a minibatch's gradient with candle operations; returns loss and mean Q.
-    fn reference(&mut self) -> Result<(f32, f32), Error> {
-        let device = self.network.network().device();
-        let n = self.memory.targets.len();
-        let obs = self.network.network().features(self.memory.batch.columns().obs)?;
+    /// Computes gradient, loss and errors with candle operations.
+    fn reference(&mut self, probe: Option<&Probe>) -> Result<(), Error> {
+        let network = &*self.network;
+        let device = network.network().device();
+        let Memory { batch, targets, errors, gradient, loss: total, q_mean, .. } = &mut *self.memory;
+        let n = targets.len();
+        let obs = network.network().features(batch.columns().obs)?;
         let micro_batch = if self.config.micro_batch == 0 { n } else { self.config.micro_batch };
-        let (mut total, mut mean_q, mut gradient, mut errors) = (0.0, 0.0, vec![0.0; self.network.params().len()], Vec::new());
+        (*total, *q_mean) = (0.0, 0.0);
+        gradient.fill(0.0);
+        errors.clear();
         for start in (0..n).step_by(micro_batch) {
             let len = micro_batch.min(n - start);
             let of = |all: &[f32]| Tensor::from_slice(&all[start..start + len], len, device);
-            let actions = Tensor::from_slice(&actions(&self.memory.batch)?[start..start + len], len, device)?;
-            let params = Var::from_slice(self.network.params(), self.network.params().len(), device)?;
-            let (targets, weights) = (of(&self.memory.targets)?, of(self.memory.batch.columns().weights)?);
-            let (loss, q, error) = loss(&self.network, &params, &obs.narrow(0, start, len)?, &actions, &targets, &weights)?;
+            let actions = Tensor::from_slice(&actions(batch)?[start..start + len], len, device)?;
+            let params = Var::from_slice(network.params(), network.params().len(), device)?;
+            let (targets, weights) = (of(targets)?, of(batch.columns().weights)?);
+            let (loss, q, error) = loss(network, &params, &obs.narrow(0, start, len)?, &actions, &targets, &weights)?;
             let share = len as f32 / n as f32;
-            probe::report(self.experience.probe.as_ref(), Stage::Forward);
+            probe::report(probe, Stage::Forward);
             let grads = self.optimizer.gradient(&params, &(&loss * f64::from(share))?)?;
-            probe::report(self.experience.probe.as_ref(), Stage::Backward);
+            probe::report(probe, Stage::Backward);
             gradient.iter_mut().zip(grads).for_each(|(sum, grad)| *sum += grad);
-            total += share * loss.to_scalar::<f32>()?;
-            mean_q += share * q.to_scalar::<f32>()?;
+            *total += share * loss.to_scalar::<f32>()?;
+            *q_mean += share * q.to_scalar::<f32>()?;
             errors.extend(error.to_vec1::<f32>()?);
         }
-        (self.memory.gradient, self.memory.errors) = (gradient, errors);
-        Ok((total, mean_q))
+        Ok(())
+    }
+
+    /// Returns the error of an update at which learning stopped.
+    fn diverged(&self, gradient: &[f32], [loss, q_mean]: [f32; 2], minibatch: Vec<NamedTensor>) -> Error {
+        let losses = [("loss", loss), ("q_mean", q_mean)];
+        Error::Diverged(Box::new(Divergence::new(self.optimizer, gradient, self.learning_rate, &losses, minibatch)))
+    }
+}
+
+/// A device as a learner, with the parts on the CPU that its results are copied to.
+struct TdDevice<'a> {
+    host: TdHost<'a>,
+    device: &'a mut DeviceDqn,
+    /// Memory of the minibatch, one of two.
+    slot: usize,
+}
+
+impl TdLearner for TdDevice<'_> {
+    fn has_transitions(&self) -> bool {
+        self.host.config.replay_on_device
+    }
+
+    fn batch(&mut self, experience: &Experience) -> Result<&mut Batch, Error> {
+        self.check(self.slot)?;
+        probe::report(experience.probe.as_ref(), Stage::Waiting);
+        let TdHost { sums, config, optimizer, learning_rate, .. } = &mut self.host;
+        if sums.n == 0.0 {
+            self.device.begin(*learning_rate, config.max_grad_norm, optimizer.rule())?;
+        }
+        sums.n += 1.0;
+        Ok(self.device.batch(self.slot))
+    }
+
+    fn targets(&mut self, experience: &mut Experience) -> Result<(), Error> {
+        self.device.targets(self.slot, self.host.config.double, experience.transitions())
+    }
+
+    fn gradient(&mut self, _: &Experience) -> Result<(), Error> {
+        self.device.gradient(self.slot)
+    }
+
+    fn step(&mut self, experience: &Experience) -> Result<(), Error> {
+        self.device.step(self.slot)?;
+        probe::report(experience.probe.as_ref(), Stage::Waiting);
+        Ok(())
+    }
+
+    fn errors(&mut self, experience: &Experience) -> Result<(&Batch, &mut [f32]), Error> {
+        self.check(self.slot)?;
+        probe::report(experience.probe.as_ref(), Stage::Waiting);
+        let errors = &mut self.host.memory.errors;
+        errors.clear();
+        errors.extend(self.device.errors(self.slot)?);
+        Ok((self.device.batch(self.slot), errors))
+    }
+}
+
+impl TdDevice<'_> {
+    /// Waits for the update with a slot's minibatch, if there was one.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`], or [`Error::Device`].
+    fn check(&mut self, slot: usize) -> Result<(), Error> {
+        let Self { host, device, .. } = self;
+        if !device.has_diverged(slot)? {
+            return Ok(());
+        }
+        let (_, counters) = device.results()?;
+        device.fetch(&counters, host.network)?;
+        host.optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
+        let Repeated { batch, targets, gradient, loss, q_mean } = device.repeat(slot, host.config.double)?;
+        let minibatch = tensors(host.network, batch, &targets)?;
+        Err(host.diverged(&gradient, [loss, q_mean], minibatch))
+    }
+
+    /// Waits for all updates, and copies the online network to act with.
+    fn finish(mut self) -> Result<(), Error> {
+        for slot in [self.slot, 1 - self.slot] {
+            self.check(slot)?;
+        }
+        let Self { host: TdHost { network, optimizer, sums, .. }, device, .. } = self;
+        if sums.n > 0.0 {
+            let (totals, counters) = device.results()?;
+            device.fetch(&counters, network)?;
+            optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
+            *sums = Sums { n: totals.minibatches, loss: totals.policy, q: totals.value, steps: StepSums::of(&totals) };
+        }
+        Ok(())
     }
 }
 
@@ -578,7 +690,14 @@ impl Learns for Dqn {
     }
 
     fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
-        self.learn(done, pool)
+        let (mut host, experience, device) = self.learners(done, pool);
+        match device {
+            None => learn(&mut host, experience, done),
+            Some(device) => {
+                let slot = (experience.updates() % 2) as usize;
+                learn(&mut TdDevice { host, device, slot }, experience, done)
+            }
+        }
     }
 
     /// The target network follows.
@@ -622,7 +741,7 @@ impl Agent for Dqn {
         let done = 1.0 - remaining;
         self.sums = Sums::default();
         learn_from(self, rollout, done, pool)?;
-        self.fetch(done)?;
+        self.fetch(done, pool)?;
         let sums = self.sums;
         let mut metrics = Metrics::default();
         metrics.push("train/loss", sums.loss / sums.n);
@@ -891,13 +1010,12 @@ mod tests {
                             let mut agent = agent(learner, DqnConfig { micro_batch, ..config.clone() });
                             let pool = Pool::new(2).unwrap();
                             agent.target.network_mut().change(|params| params.iter_mut().for_each(|x| *x *= 1.1));
-                            agent.experience.draw(0.2, &mut agent.memory.batch, false).unwrap();
-                            agent.set_targets(&pool).unwrap();
-                            let (loss, q) = match learner {
-                                LearnerKind::Fused => agent.fused(&pool).unwrap(),
-                                LearnerKind::Reference => agent.reference().unwrap(),
-                            };
-                            (loss, q, agent.memory.gradient, agent.memory.errors)
+                            let (mut host, experience, _) = agent.learners(0.2, &pool);
+                            experience.draw(0.2, &mut host.memory.batch, false).unwrap();
+                            host.targets(experience).unwrap();
+                            host.gradient(experience).unwrap();
+                            let Memory { loss, q_mean, gradient, errors, .. } = agent.memory;
+                            (loss, q_mean, gradient, errors)
                         });
                     assert!((fused.0 - reference.0).abs() < 1e-5 * reference.0.max(1.0), "{} {}", fused.0, reference.0);
                     assert!((fused.1 - reference.1).abs() < 1e-5);
@@ -922,9 +1040,11 @@ mod tests {
                     ..NetConfig::default()
                 };
                 let mut agent = agent_of(&net, DqnConfig { batch_size: 65, dueling: true, ..DqnConfig::default() });
-                agent.experience.draw(0.0, &mut agent.memory.batch, false).unwrap();
-                agent.set_targets(&Pool::new(1).unwrap()).unwrap();
-                agent.reference().unwrap();
+                let pool = Pool::new(1).unwrap();
+                let (mut host, experience, _) = agent.learners(0.0, &pool);
+                experience.draw(0.0, &mut host.memory.batch, false).unwrap();
+                host.targets(experience).unwrap();
+                host.gradient(experience).unwrap();
                 // An overflow is no divergence while losses are scaled.
                 let overflow = vec![f32::INFINITY; agent.memory.gradient.len()];
                 agent.optimizer.step(&mut overflow.clone(), &overflow, 0.0, 1.0);
@@ -953,7 +1073,8 @@ mod tests {
             let pool = Pool::new(1).unwrap();
             let replay = agent.experience.transitions();
             replay.sample(&[0, 1 << 29, 1 << 30, 3 << 29, 1 << 31, 5 << 29, 3 << 30, u32::MAX], &mut agent.memory.batch).unwrap();
-            agent.set_targets(&pool).unwrap();
+            let (mut host, experience, _) = agent.learners(0.0, &pool);
+            host.targets(experience).unwrap();
             let batch = agent.memory.batch.columns();
             let ObsSlice::U8(next) = batch.next_obs else { panic!("bytes") };
             for i in 0..8 {

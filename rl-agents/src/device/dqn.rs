@@ -13,8 +13,8 @@ use rl_cuda::learner::{
     LearnerCounters, LearnerKernels, LearnerState, MinibatchSlices, NextColumns, QLearningKernels, TD_TERMS, TdColumns, Terms,
     UpdateSettings, UpdateTotals,
 };
-use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream, View, ViewMut};
-use rl_envs::{Actions, Obs, visit};
+use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream, ViewMut};
+use rl_envs::Actions;
 
 use crate::agent::OnDevice;
 use crate::device::descent::{download, held, minibatch_slices, unsupported, with_rest};
@@ -220,11 +220,11 @@ impl DeviceDqn {
         self.replay.iter_mut().for_each(DeviceReplay::clear);
     }
 
-    /// Enqueues the copy of a slot's minibatch and an update with it, without waiting.
+    /// Enqueues the copy of a slot's minibatch and its targets, without waiting.
     ///
     /// The update with the slot's last minibatch has ended ([`DeviceDqn::has_diverged`]).
     /// The best next action is the online network's if `double`, else the target network's.
-    pub(crate) fn learn(&mut self, slot: usize, double: bool, replay: &ReplayBuffer) -> Result<(), Error> {
+    pub(crate) fn targets(&mut self, slot: usize, double: bool, replay: &ReplayBuffer) -> Result<(), Error> {
         let Slot { here, there, .. } = &mut self.slots[slot];
         match &mut self.replay {
             None => there.upload(&self.copies, here)?,
@@ -235,41 +235,21 @@ impl DeviceDqn {
         }
         self.stream.wait(&self.copies.record()?)?;
         self.times.mark(&self.stream, DevicePhase::Learning)?;
-        self.gradient(slot, double)?;
-        let Self { stream, kernels, params, moments: [m, v], gradient, state, scratch, squares, slots, errors, .. } = self;
-        let gradient = gradient.view();
-        kernels.sum(stream, &gradient, None, Terms::Squares, &scratch.view_mut(), &squares.view_mut())?;
-        kernels.step(stream, &squares.view(), state)?;
-        kernels.adam(stream, &gradient, &params.view_mut(), [&m.view_mut(), &v.view_mut()], state)?;
-        let slot = &mut slots[slot];
-        stream.download_async(&mut slot.errors, &errors.view())?;
-        state.copy_counters(stream, &mut slot.counters)?;
-        slot.learnt = Some(stream.record()?);
-        Ok(self.times.mark(&self.stream, None)?)
+        self.set_targets(slot, double)
     }
 
-    /// Enqueues the gradient of a slot's minibatch.
-    fn gradient(&mut self, slot: usize, double: bool) -> Result<(), Error> {
-        let Self { stream, kernels, q_learning, slots, params, target, slices, .. } = self;
+    /// Enqueues the targets of a slot's minibatch.
+    fn set_targets(&mut self, slot: usize, double: bool) -> Result<(), Error> {
+        let own = self.own(slot);
+        let Self { stream, kernels, q_learning, slots, params, target, inputs, net, heads, q: [first, second], .. } = self;
         let Slot { there, targets, .. } = &mut slots[slot];
-        let (batch, inputs, d) = (there.columns(), &self.inputs, self.inputs.obs_len);
-        let (n, queue, params) = (targets.len(), Queue { stream, kernels }, params.view());
-        let net = &mut self.net;
-        let [first, second] = &mut self.q;
-
-        let obs = |of: &Obs<View<'_, f32>, View<'_, u8>>, samples: Range<usize>, x: &ViewMut<'_, f32>| {
-            let rows = samples.start * d..samples.end * d;
-            let obs = visit!(Obs, of.as_ref(), |obs| obs.slice(rows.clone()));
-            inputs.write(queue, &obs, None, x)
-        };
-        let next_obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| obs(&batch.next_obs, samples, x);
-        // The targets and the loss of other ranks' samples are computed from stale outputs here. Their loss is replaced.
-        let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
-        net.forward_samples(queue, &target.view(), own.clone(), next_obs)?;
-        read_q(stream, q_learning, net, self.heads, n, first)?;
+        let (batch, n, queue) = (there.columns(), targets.len(), Queue { stream, kernels });
+        let obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| inputs.write_samples(queue, &batch.next_obs, samples, x);
+        net.forward_samples(queue, &target.view(), own.clone(), obs)?;
+        read_q(stream, q_learning, net, *heads, n, first)?;
         if double {
-            net.forward_samples(queue, &params, own.clone(), next_obs)?;
-            read_q(stream, q_learning, net, self.heads, n, second)?;
+            net.forward_samples(queue, &params.view(), own, obs)?;
+            read_q(stream, q_learning, net, *heads, n, second)?;
         }
         let next = NextColumns {
             q: first.view(),
@@ -278,10 +258,25 @@ impl DeviceDqn {
             rewards: batch.rewards,
             discounts: batch.discounts,
         };
-        q_learning.targets(stream, &next, &targets.view_mut())?;
+        Ok(q_learning.targets(stream, &next, &targets.view_mut())?)
+    }
 
+    /// Samples of a slot's minibatch that pass through the network here.
+    ///
+    /// The targets and the loss of other ranks' samples are computed from stale outputs. Their loss is replaced.
+    fn own(&self, slot: usize) -> Range<usize> {
+        let all = 0..self.slots[slot].targets.len();
+        self.exchange.as_ref().map_or(all, |exchange| exchange.samples(&self.slices))
+    }
+
+    /// Enqueues the gradient of a slot's minibatch, whose targets are set.
+    pub(crate) fn gradient(&mut self, slot: usize) -> Result<(), Error> {
+        let own = self.own(slot);
+        let Self { stream, kernels, q_learning, slots, params, inputs, net, slices, q: [first, second], .. } = self;
+        let Slot { there, targets, .. } = &slots[slot];
+        let (batch, n, queue, params) = (there.columns(), targets.len(), Queue { stream, kernels }, params.view());
         let Actions::Discrete(actions) = batch.actions else { return Err(Error::ActionKind) };
-        let obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| obs(&batch.obs, samples, x);
+        let obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| inputs.write_samples(queue, &batch.obs, samples, x);
         net.forward_samples(queue, &params, own, obs)?;
         read_q(stream, q_learning, net, self.heads, n, first)?;
         let columns = TdColumns { q: first.view(), actions, targets: targets.view(), weights: batch.weights };
@@ -305,6 +300,22 @@ impl DeviceDqn {
             kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
         }
         Ok(q_learning.totals(stream, slices, &self.terms.view(), &mut self.state)?)
+    }
+
+    /// Enqueues a step along the gradient of a slot's minibatch.
+    ///
+    /// It has no effect after learning stopped.
+    pub(crate) fn step(&mut self, slot: usize) -> Result<(), Error> {
+        let Self { stream, kernels, params, moments: [m, v], gradient, state, scratch, squares, slots, errors, .. } = self;
+        let gradient = gradient.view();
+        kernels.sum(stream, &gradient, None, Terms::Squares, &scratch.view_mut(), &squares.view_mut())?;
+        kernels.step(stream, &squares.view(), state)?;
+        kernels.adam(stream, &gradient, &params.view_mut(), [&m.view_mut(), &v.view_mut()], state)?;
+        let slot = &mut slots[slot];
+        stream.download_async(&mut slot.errors, &errors.view())?;
+        state.copy_counters(stream, &mut slot.counters)?;
+        slot.learnt = Some(stream.record()?);
+        Ok(self.times.mark(&self.stream, None)?)
     }
 
     /// Moves the target network by `tau` towards the online one; 1 copies it.
@@ -355,8 +366,9 @@ impl DeviceDqn {
     pub(crate) fn repeat(&mut self, slot: usize, double: bool) -> Result<Repeated<'_>, Error> {
         // Without other ranks, which compute it, too: all targets are needed here.
         let exchange = self.exchange.take();
-        self.gradient(slot, double)?;
+        let computed = self.set_targets(slot, double).and_then(|()| self.gradient(slot));
         self.exchange = exchange;
+        computed?;
         let (totals, _) = self.results()?;
         let [loss, q_mean, _] = totals.last;
         let here = |from: &Buffer<f32>| download(&self.stream, &from.view());

@@ -3,11 +3,13 @@
 //! The twin of [`normalize`](mod@crate::network::normalize). The statistics are the host's. Where the environments step on the
 //! device, only the moments of each slice of them come to the host.
 
+use std::ops::Range;
+
 use rl_buffer::RolloutShape;
 use rl_cuda::learner::OneHotInputs;
 use rl_cuda::targets::{ObsSlices, TargetKernels};
 use rl_cuda::{Device, Stream, View, ViewMut};
-use rl_envs::{Dtype, Obs, pool};
+use rl_envs::{Dtype, Obs, pool, visit};
 
 use crate::Error;
 use crate::device::net::{DeviceNet, Needed, Queue};
@@ -109,6 +111,18 @@ impl Inputs {
                 net.forward(queue, params, n, needed)
             }
         }
+    }
+
+    /// Writes the inputs (n, I) for the n observations at `samples`.
+    pub(crate) fn write_samples(
+        &self,
+        queue: Queue<'_>,
+        obs: &Obs<View<'_, f32>, View<'_, u8>>,
+        samples: Range<usize>,
+        inputs: &ViewMut<'_, f32>,
+    ) -> Result<(), rl_cuda::Error> {
+        let numbers = samples.start * self.obs_len..samples.end * self.obs_len;
+        self.write(queue, &visit!(Obs, obs.as_ref(), |obs| obs.slice(numbers.clone())), None, inputs)
     }
 
     /// Writes the inputs (n, I) for observations (rows, D) at `rows`, or the first n.
