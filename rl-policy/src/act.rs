@@ -2,10 +2,12 @@
 
 use core::mem::{swap, take};
 
+use crate::error::Error;
 use crate::format::{ELU, LIMIT, LOG_STD_RANGE, LONG, MASKED, PART, RELU, TANH};
 use crate::fused::{add_row, fused};
 use crate::math::{activation_elu, activation_tanh, clamp, exp, gate_sigmoid, ln, normal, tanh, uniform, words};
-use crate::read::{Conv, Error, Floats, Kind, Policy, StoredHead, StoredLayer, StoredPart, inputs_of};
+use crate::read::{Conv, Kind, Policy, StoredHead, StoredLayer, StoredPart, inputs_of};
+use crate::words::Floats;
 
 /// An observation.
 #[derive(Clone, Copy, Debug)]

@@ -29,19 +29,22 @@
 #![forbid(unsafe_code)]
 
 mod act;
+mod error;
 #[cfg(feature = "write")]
 mod exported;
 mod format;
 mod fused;
 mod math;
 mod read;
+mod words;
 #[cfg(feature = "write")]
 pub mod write;
 
 pub use act::{Action, Choice, Obs, stack};
+pub use error::Error;
 #[cfg(feature = "write")]
 pub use exported::{Activation, Exported, Head, Input, Layer, LayerKind, Part};
-pub use read::{Error, Policy};
+pub use read::Policy;
 
 /// Examples of the README, as tests.
 #[cfg(doctest)]

@@ -12,7 +12,7 @@ use rl_cuda::targets::PolicyStreams;
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, StepsGraph, Stream, View};
 use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, either, pool, visit};
 
-use crate::collect::lockstep::State;
+use crate::collect::slice::State;
 use crate::device::descent::{DeviceDescent, lock};
 use crate::device::net::{DeviceNet, Needed, Queue};
 use crate::device::share::{DeviceShare, MAX_LATEST};

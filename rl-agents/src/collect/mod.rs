@@ -31,8 +31,10 @@ pub(crate) mod device;
 pub(crate) mod lockstep;
 mod memory;
 pub(crate) mod play;
+pub(crate) mod slice;
 
-pub use lockstep::{Collector, CollectorState, CollectorWithoutMemory, Episode};
+pub use lockstep::{Collector, CollectorState, CollectorWithoutMemory};
+pub use slice::Episode;
 
 #[cfg(doc)]
 use crate::settings::OnNonfinite;

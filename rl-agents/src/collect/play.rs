@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use rl_envs::{Steps, VecEnv};
 
 use crate::collect::anomaly::{Anomaly, Bounds, all_finite, bad_step, guarded, not_finite, text};
-use crate::collect::lockstep::{Clipped, Episode, of_env};
 use crate::collect::memory::PolicyMemory;
+use crate::collect::slice::{Clipped, Episode, of_env};
 use crate::settings::OnNonfinite;
 use crate::{Acted, Acting, Choice, Error, Policy, Scratch};
 

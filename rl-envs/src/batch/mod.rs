@@ -1,5 +1,6 @@
 //! Batches of environments, stepped together.
 
+pub(crate) mod frames;
 pub mod isa;
 pub mod lanes;
 pub(crate) mod outside;

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::batch::frames::preprocess;
 use crate::batch::vec_env::inherited;
-use crate::batch::wrappers::preprocess;
 use crate::{
     ActionSpace, Canvas, Error, Obs, ObsRows, ObsSliceMut, Space, StepLens, StepSlicesMut, VecEnv, numerics::codec, visit,
 };

@@ -159,6 +159,24 @@ macro_rules! inherited {
 }
 pub(crate) use inherited;
 
+/// Methods of an [`Env`] that these wrappers take over as they are.
+macro_rules! inherited_env {
+    (|$self:ident| $env:expr) => {
+        fn action_space(&$self) -> $crate::ActionSpace {
+            $env.action_space()
+        }
+
+        fn mask(&$self, mask: &mut [u8]) {
+            $env.mask(mask);
+        }
+
+        fn render(&$self, canvas: &mut $crate::Canvas) {
+            $env.render(canvas);
+        }
+    };
+}
+pub(crate) use inherited_env;
+
 impl VecEnv for Box<dyn VecEnv> {
     inherited!(|self| **self);
 

@@ -13,15 +13,11 @@
 //! of a page are bounded. Nothing of a page is executed or stored. A page that fails is retried, and then counts as irrelevant; a
 //! server that refuses connections is a fault of the environment.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use html5ever::TokenizerResult;
-use html5ever::tokenizer::states::RawKind;
-use html5ever::tokenizer::{BufferQueue, Tag, TagKind, Token, TokenSink, TokenSinkResult, Tokenizer, TokenizerOpts};
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 use rl_agents::settings::Kind;
@@ -31,6 +27,7 @@ use ureq::http::Uri;
 use ureq::http::header::{CONTENT_TYPE, LOCATION};
 
 use crate::sources::env_settings::EnvSettings;
+use crate::sources::html::{parse, words};
 
 rl_agents::settings! {
     /// Settings of `crawl`.
@@ -66,8 +63,6 @@ const FEATURES: usize = 5;
 const GLOBALS: usize = 2;
 /// Longest URL that is followed.
 const MAX_URL: usize = 2048;
-/// Links of a page that are looked at.
-const MAX_LINKS: usize = 512;
 
 fn is_start(url: &str) -> bool {
     Address::parse(&url.replace("{}", "0")).is_some()
@@ -75,11 +70,6 @@ fn is_start(url: &str) -> bool {
 
 fn has_words(text: &str) -> bool {
     words(text).next().is_some()
-}
-
-/// Words of a text.
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty())
 }
 
 impl EnvSettings for CrawlConfig {
@@ -154,116 +144,6 @@ fn without_dots(path: &str) -> String {
     }
     let last = if folder && segments.last().is_some_and(|last| !last.is_empty()) { "/" } else { "" };
     format!("/{}{last}", segments.join("/"))
-}
-
-/// A page as it was parsed.
-#[derive(Debug, Default, PartialEq)]
-struct Parsed {
-    /// Share of the words that are of the topic.
-    relevance: f32,
-    /// Targets and the share of each link's words that are of the topic.
-    links: Vec<(String, f32)>,
-}
-
-/// Words, and those among them that are of the topic.
-#[derive(Clone, Copy, Debug, Default)]
-struct Count {
-    words: u32,
-    hits: u32,
-}
-
-impl Count {
-    fn add(&mut self, text: &str, topic: &HashSet<String>) {
-        for word in words(text) {
-            self.words += 1;
-            self.hits += u32::from(topic.contains(&word.to_lowercase()));
-        }
-    }
-
-    fn share(self) -> f32 {
-        self.hits as f32 / self.words.max(1) as f32
-    }
-}
-
-/// Content of a page that has been read so far.
-#[derive(Default)]
-struct Read {
-    page: Count,
-    links: Vec<(String, f32)>,
-    /// Target and words of the link that is open.
-    link: Option<(String, Count)>,
-    /// True in an element whose text is no text of the page.
-    skips: bool,
-}
-
-/// Reader of HTML's tokens, as browsers split it. A tree is not needed.
-struct Reader<'a> {
-    topic: &'a HashSet<String>,
-    read: RefCell<Read>,
-}
-
-impl Read {
-    /// Ends the link that is open.
-    fn close(&mut self) {
-        self.links.extend(self.link.take().map(|(target, count)| (target, count.share())));
-    }
-
-    fn open(&mut self, tag: &Tag) {
-        if &*tag.name == "a" {
-            self.close();
-            let href = tag.attrs.iter().find(|attribute| &*attribute.name.local == "href");
-            let href = href.filter(|_| self.links.len() < MAX_LINKS);
-            self.link = href.map(|href| (href.value.to_string(), Count::default()));
-        }
-    }
-}
-
-impl TokenSink for Reader<'_> {
-    type Handle = ();
-
-    fn process_token(&self, token: Token, _line: u64) -> TokenSinkResult<()> {
-        let read = &mut *self.read.borrow_mut();
-        match token {
-            Token::CharacterTokens(text) if !read.skips => {
-                read.page.add(&text, self.topic);
-                if let Some((_, count)) = &mut read.link {
-                    count.add(&text, self.topic);
-                }
-            }
-            Token::TagToken(tag) if tag.kind == TagKind::StartTag => {
-                read.open(&tag);
-                // Text of these elements has no tags.
-                let raw = match &*tag.name {
-                    "script" => RawKind::ScriptData,
-                    "style" | "noscript" | "iframe" => RawKind::Rawtext,
-                    "title" | "textarea" => RawKind::Rcdata,
-                    _ => return TokenSinkResult::Continue,
-                };
-                read.skips = raw != RawKind::Rcdata;
-                return TokenSinkResult::RawData(raw);
-            }
-            Token::TagToken(tag) => {
-                read.skips = false;
-                if &*tag.name == "a" {
-                    read.close();
-                }
-            }
-            _ => {}
-        }
-        TokenSinkResult::Continue
-    }
-}
-
-/// Reads relevance and links of HTML, which may be malformed.
-fn parse(html: &str, topic: &HashSet<String>) -> Parsed {
-    let tokenizer = Tokenizer::new(Reader { topic, read: RefCell::default() }, TokenizerOpts::default());
-    let input = BufferQueue::default();
-    input.push_back(html.into());
-    while let TokenizerResult::Script(()) = tokenizer.feed(&input) {}
-    tokenizer.end();
-    let mut read = tokenizer.sink.read.take();
-    read.close();
-    Parsed { relevance: read.page.share(), links: read.links }
 }
 
 /// Failure of a request.
@@ -606,18 +486,6 @@ mod tests {
             assert_eq!(page.join(link).map(|address| address.url()).as_deref(), url, "{link}");
         }
         assert_eq!(page.join(&"x".repeat(5000)), None);
-    }
-
-    #[test]
-    fn words_are_counted_and_links_read_even_in_malformed_html() {
-        let topic = HashSet::from(["reef".into(), "tide".into()]);
-        let html = "<title>Reef</title><script>reef reef</script><p>The Tide, and<a href=/x>a reef<a href='/y'>more</p><b>x <<i";
-        // Words: Reef, The, Tide, and, a, reef, more, x; the last tag is never complete.
-        let links = vec![("/x".into(), 0.5), ("/y".into(), 0.0)];
-        assert_eq!(parse(html, &topic), Parsed { relevance: 3.0 / 8.0, links });
-        assert_eq!(parse("", &topic), Parsed::default());
-        let deep = "<div>".repeat(100_000) + "<a href=/z>tide</a>";
-        assert_eq!(parse(&deep, &topic).links, [("/z".into(), 1.0)], "nested deeply");
     }
 
     /// Serves answers by path on one port, and returns its URL and what was asked for.

@@ -10,6 +10,8 @@ pub(crate) mod catalog;
 #[cfg(feature = "crawl")]
 pub mod crawl;
 pub(crate) mod env_settings;
+#[cfg(feature = "crawl")]
+mod html;
 pub(crate) mod latency;
 #[cfg(feature = "cli")]
 pub(crate) mod recorder;
