@@ -24,7 +24,7 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   test           run every check: tidy, format, clippy, all tests, examples, documentation, crates outside the workspace
-  bench --peers [envs|minatar|workers|learners|continuous|replay|pipeline]
+  bench --peers [envs|minatar|workers|learners|avx2|continuous|replay|pipeline]
                  compare our speed with gymnax, EnvPool, MinAtar, Gymnasium, PyTorch, Stable-Baselines3, rejax and cpprb, which are
                  installed into target; all groups, or one
   bench --growth

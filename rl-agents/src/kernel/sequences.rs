@@ -421,7 +421,7 @@ mod tests {
         for net in nets() {
             let (acted, rollout, _) = fixture::rollout_with(case, &net, n_envs, [7, T]);
             let learnt = |threads, isa| {
-                let policy = moved(&acted, &rollout, case, &net, LearnerKind::Fused).with_isa(isa).unwrap();
+                let policy = moved(&acted, &rollout, case, &net, LearnerKind::Fused).with_isa(isa);
                 let config = PpoConfig { n_steps: T, batch_size: 20 * T, n_epochs: 2, ..PpoConfig::default() };
                 let mut agent = Ppo::new(policy, config, n_envs, 0).unwrap();
                 agent.update(&rollout, 1.0, &Pool::new(threads).unwrap()).unwrap();

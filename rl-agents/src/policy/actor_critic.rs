@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use rl_buffer::{ObsSlice, Rollout};
-use rl_envs::{ActionSpace, Actions, Isa, Pool, Purpose, Space, Spaces, rng};
+use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, Spaces, rng};
 use rl_policy::{Exported, Head};
 
 use crate::kernel::fused::Fused;
@@ -106,13 +106,11 @@ impl ActorCritic {
         Ok(Self { network, distribution, n_actions: action_space.len() })
     }
 
-    /// Replaces the instruction set, by default the best one.
-    ///
-    /// # Errors
-    /// [`Error::Setting`] if this machine does not have it.
-    pub fn with_isa(mut self, isa: Isa) -> Result<Self, Error> {
-        self.network.set_isa(isa)?;
-        Ok(self)
+    /// Replaces the instruction set, which this machine has.
+    #[cfg(test)]
+    pub(crate) fn with_isa(mut self, isa: rl_envs::Isa) -> Self {
+        self.network.set_isa(isa);
+        self
     }
 
     /// Implementation of losses, gradients and acting.

@@ -3,7 +3,12 @@
 //! Code without fused multiply-add gives the same bits with every instruction set, for the compiler never fuses on its own.
 #![allow(unsafe_code)]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde::{Deserialize, Serialize};
+
+/// Index in [`Isa::ALL`] of the fastest instruction set that may be used.
+static FASTEST: AtomicUsize = AtomicUsize::new(0);
 
 /// An instruction set to run with.
 ///
@@ -48,10 +53,19 @@ impl Isa {
         }
     }
 
-    /// The fastest that this machine has.
+    /// The fastest that this machine has and [`Isa::limit`] allows.
     #[must_use]
     pub fn best() -> Self {
-        Self::ALL.into_iter().find(|isa| isa.supported()).unwrap_or(Self::Plain)
+        let allowed = &Self::ALL[FASTEST.load(Ordering::Relaxed)..];
+        allowed.iter().copied().find(|isa| isa.supported()).unwrap_or(Self::Plain)
+    }
+
+    /// Uses nothing faster from now on, to measure as on a machine without it.
+    ///
+    /// For a program's first lines: environments and networks keep the instruction set that they were created with.
+    pub fn limit(self) {
+        let at = Self::ALL.iter().position(|isa| *isa == self).unwrap_or(0);
+        FASTEST.store(at, Ordering::Relaxed);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Values of arguments, and numbers of threads.
 
+use rl_agents::Isa;
 use rl_agents::settings::{MAX_CONV, MAX_UNITS};
 
-use crate::print;
+use crate::{Error, print};
 
 /// Parses an enum by its name in settings.
 pub(crate) fn parse_name<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
@@ -41,6 +42,24 @@ pub(crate) fn parse_count(text: &str) -> Result<i64, String> {
     let plain = text.replace('_', "");
     let whole = |x: f64| (x.fract() == 0.0 && x.abs() < 1e15).then_some(x as i64);
     plain.parse().ok().or_else(|| plain.parse().ok().and_then(whole)).ok_or_else(|| "not a whole number".into())
+}
+
+/// Limits instruction sets to what the variable `RL_ISA` names.
+///
+/// For comparisons. Processes of this program inherit it.
+///
+/// # Errors
+/// [`Error::Config`] if it is unknown, or this machine does not have it.
+pub(crate) fn limit_isa() -> Result<(), Error> {
+    const NAME: &str = "RL_ISA";
+    let Some(given) = std::env::var_os(NAME).filter(|given| !given.is_empty()) else { return Ok(()) };
+    let given = given.to_string_lossy();
+    let isa = parse_name::<Isa>(&given).map_err(|error| Error::config(format!("the variable {NAME}: {error}")))?;
+    if !isa.supported() {
+        return Err(Error::config(format!("the variable {NAME}: this machine does not have {given}")));
+    }
+    isa.limit();
+    Ok(())
 }
 
 /// Sets the number of threads of candle's products, overriding the environment.

@@ -40,7 +40,9 @@ Examples:
   rl watch runs/cartpole-ppo-seed0-1
 
 Exit codes: 0 done, 1 failed at run time, 2 bad usage or configuration, 3 checkpoint unusable, 4 diverged,
-5 environment failed, 130 interrupted after saving, 131 interrupted twice: nothing saved since the last checkpoint."
+5 environment failed, 130 interrupted after saving, 131 interrupted twice: nothing saved since the last checkpoint.
+
+RL_ISA=avx2 (or plain) uses nothing faster, to measure as on a machine without AVX-512."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -167,6 +169,10 @@ pub fn run(command: Vec<OsString>, args: Vec<OsString>, own: &[Entry], algorithm
             print_panic(panic);
         }
     }));
+    if let Err(error) = args::limit_isa() {
+        print::err(&format!("error: {error}"));
+        return ExitCode::from(error.exit_code());
+    }
     let Cli { verb, json, python, trust, trusted } = match Cli::try_parse_from([OsString::from("rl")].into_iter().chain(args)) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

@@ -11,13 +11,15 @@ use crate::harness::{finish, rl, text};
 /// Parts of commands that cannot run everywhere.
 const ONLY_PARSED: [&str; 5] = ["gym:", "--device cuda", "mine.toml", "RUN", "walk"];
 /// Parts that shorten a command, by its first words.
-const SHORTER: [(&str, &str); 12] = [
+const SHORTER: [(&str, &str); 13] = [
     ("train --resume", "--steps 2048"),
     ("train pendulum --algo sac", "--steps 200 --set hidden=[64] --set eval_episodes=2"),
     (
         "train gym:ALE/",
-        "--steps 256 --set ppo.n_steps=32 --set ppo.n_epochs=1 --set conv=[] --set hidden=[16] --set eval_episodes=1",
+        "--steps 256 --set ppo.n_steps=32 --set ppo.n_epochs=1 --set conv=[] --set hidden=[16] --set eval_episodes=1 \
+         --set env.time_limit=100",
     ),
+    ("train gym:FrozenLake", "--steps 1024 --set ppo.n_steps=128 --set eval_episodes=2"),
     (
         "train pendulum --envs 32",
         "--steps 1024 --set ppo.n_steps=32 --set ppo.batch_size=256 --set ppo.n_epochs=1 --set eval_episodes=2",
@@ -85,6 +87,12 @@ fn the_version_names_commit_features_instructions_and_target() {
     assert_eq!((lines[2], lines.len()), (isa.as_str(), 4));
     assert!(lines[3].starts_with("target: ") && lines[3].contains(std::env::consts::ARCH), "{lines:?}");
     assert_eq!(said(&["-V"]).trim(), lines[0]);
+    // The instruction set can be limited, to one that exists.
+    let limited = |isa: &str| finish(rl(&["--version"]).env("RL_ISA", isa));
+    assert!(String::from_utf8(limited("plain").stdout).unwrap().contains("instruction set: plain\n"));
+    let refused = limited("avx3");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8(refused.stderr).unwrap().starts_with("error: the variable RL_ISA: unknown variant `avx3`"));
 }
 
 #[test]

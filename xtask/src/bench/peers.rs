@@ -35,7 +35,7 @@ struct Group {
     cases: &'static [Comparison],
 }
 
-const GROUPS: [Group; 7] = [
+const GROUPS: [Group; 8] = [
     Group {
         name: "envs",
         venv: "target/peers-envs",
@@ -71,6 +71,15 @@ const GROUPS: [Group; 7] = [
         requirements: "requirements.txt",
         record: "bench/peers.md",
         unit: "Updates in samples per second, training in environment steps per second, everything included.",
+        cases: LEARNERS,
+    },
+    Group {
+        name: "avx2",
+        venv: "target/peers",
+        requirements: "requirements.txt",
+        record: "bench/peers-avx2.md",
+        unit: "Updates in samples per second, training in environment steps per second, everything included. Nobody uses more than AVX2 and fused\n\
+               multiply-add: `RL_ISA` for ours; `ATEN_CPU_CAPABILITY`, `ONEDNN_MAX_CPU_ISA`, `MKL_ENABLE_INSTRUCTIONS` and XLA's `xla_cpu_max_isa`.",
         cases: LEARNERS,
     },
     Group {
@@ -196,7 +205,6 @@ const LEARNERS: &[Comparison] = &[
         "--hidden 1024,1024,512,256 --minibatch 4096 --threads 2",
         "4096 2 2 1024,1024,512,256",
     ),
-    update("the same with AVX2 only, 512", "--minibatch 512 --threads 2 --isa avx2", "512 2 2 plain"),
     Comparison {
         what: "PPO update of convolutions on 12 x 12 x 5, minibatch 256, 2 threads",
         ours: "--env snake --conv 16x3x1,32x3x1 --hidden 128 --shared-trunk --activation relu --minibatch 256 --threads 2",
@@ -323,7 +331,7 @@ const fn continuous(what: &'static str, ours: &'static str, theirs: &'static str
 /// Runs all comparisons, or those of one group, and writes the tables.
 pub(crate) fn peers(root: &Path, only: Option<&str>) -> Result<()> {
     if let Some(name) = only.filter(|name| !GROUPS.iter().any(|group| group.name == *name)) {
-        bail!("unknown group {name}; expected envs, minatar, workers, learners, continuous, replay or pipeline");
+        bail!("unknown group {name}; expected envs, minatar, workers, learners, avx2, continuous, replay or pipeline");
     }
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     GROUPS.iter().filter(|group| only.is_none_or(|name| name == group.name)).try_for_each(|group| compare(root, group))
@@ -353,7 +361,18 @@ fn peers_rates(line: &str) -> Result<Vec<(String, f64)>> {
     }
 }
 
+/// Limits to AVX2 for `rl`, PyTorch with its libraries, and XLA.
+const AVX2: [(&str, &str); 5] = [
+    ("RL_ISA", "avx2"),
+    ("ATEN_CPU_CAPABILITY", "avx2"),
+    ("ONEDNN_MAX_CPU_ISA", "AVX2"),
+    ("MKL_ENABLE_INSTRUCTIONS", "AVX2"),
+    ("XLA_FLAGS", "--xla_cpu_max_isa=AVX2"),
+];
+
 fn compare(root: &Path, group: &Group) -> Result<()> {
+    let limits = if group.name == "avx2" { &AVX2[..] } else { &[] };
+    let limits = || limits.iter().copied();
     let python = peers_python(root, group.venv, group.requirements)?;
     let scripts = root.join("xtask/peers");
     let mut table = String::from("| what | ours | peer's | ratio |\n|---|---|---|---|\n");
@@ -361,8 +380,9 @@ fn compare(root: &Path, group: &Group) -> Result<()> {
     for case in group.cases {
         let (mut ours, mut theirs) = (Vec::new(), BTreeMap::<String, Vec<f64>>::new());
         for _ in 0..ROUNDS {
-            ours.push(our_rate(root, &python, case)?);
-            let output = run(Command::new(&python).arg(scripts.join(case.peer)).args(case.theirs.split(' ')))?;
+            ours.push(our_rate(Command::new(root.join("target/release/rl")).envs(limits()), root, &python, case)?);
+            let mut peer = Command::new(&python);
+            let output = run(peer.envs(limits()).arg(scripts.join(case.peer)).args(case.theirs.split(' ')))?;
             for (name, rate) in peers_rates(output.lines().last().unwrap_or_default())? {
                 theirs.entry(name).or_default().push(rate);
             }
@@ -398,9 +418,10 @@ fn compare(root: &Path, group: &Group) -> Result<()> {
     Ok(())
 }
 
-/// Measures our rate; environments of Gymnasium run in the peers' `python`.
-fn our_rate(root: &Path, python: &Path, case: &Comparison) -> Result<f64> {
-    let mut command = Command::new(root.join("target/release/rl"));
+/// Measures our rate by the program `command`.
+///
+/// Environments of Gymnasium run in the peers' `python`.
+fn our_rate(command: &mut Command, root: &Path, python: &Path, case: &Comparison) -> Result<f64> {
     command.env("RL_PYTHON", python);
     let field = match case.field {
         "env" => {

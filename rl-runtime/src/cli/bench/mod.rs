@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use rl_agents::{Activation, Isa, LearnerKind, MemoryKind, NetConfig, PpoConfig};
+use rl_agents::{Activation, LearnerKind, MemoryKind, NetConfig, PpoConfig};
 
 use self::crossover::CrossoverArgs;
 pub(super) use self::update::ceiling;
@@ -69,23 +69,20 @@ pub(super) struct NetArgs {
     /// Threads [default: one per core]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     threads: Option<u32>,
-    /// avx512, avx2 or plain [default: the best of this machine]
-    #[arg(long, value_parser = parse_name::<Isa>)]
-    isa: Option<Isa>,
 }
 
 impl NetArgs {
     /// Returns the networks to measure.
     fn nets(self, known: &Envs, learner: LearnerKind) -> Result<MeasuredNets, Error> {
-        let Self { env, obs, conv, activation, shared_trunk, hidden, memory, memory_size, threads: n, isa } = self;
+        let Self { env, obs, conv, activation, shared_trunk, hidden, memory, memory_size, threads: n } = self;
         let source = match obs {
             Some(noise) => ObsSource::Noise(noise),
             None => ObsSource::Entry(known.find(&env)?),
         };
-        let (threads, isa) = (threads(n), isa.unwrap_or_else(Isa::best));
+        let threads = threads(n);
         set_matrix_threads(threads);
         let config = NetConfig { conv, hidden, activation, shared_trunk, memory, memory_size, learner, ..NetConfig::default() };
-        Ok(MeasuredNets { source, config, threads, isa })
+        Ok(MeasuredNets { source, config, threads })
     }
 }
 

@@ -109,20 +109,18 @@ pub(super) struct MeasuredNets {
     pub(super) config: NetConfig,
     /// Number of threads.
     pub(super) threads: usize,
-    /// Instruction set of the tile kernel.
-    pub(super) isa: Isa,
 }
 
 impl MeasuredNets {
     /// Creates the policy.
     fn policy(&self) -> Result<ActorCritic, Error> {
         let Spaces { obs, actions } = self.source.spaces();
-        Ok(ActorCritic::new(&obs, &actions, &self.config, 0)?.with_isa(self.isa)?)
+        Ok(ActorCritic::new(&obs, &actions, &self.config, 0)?)
     }
 
     /// Describes the networks, and adds the fields of `result`.
     fn describe(&self, result: Value) -> Value {
-        let Self { source, config, threads, isa } = self;
+        let Self { source, config, threads } = self;
         let name = match source {
             ObsSource::Entry(entry) => entry.name,
             ObsSource::Noise(_) => "noise",
@@ -131,7 +129,7 @@ impl MeasuredNets {
             "event": "bench", "env": name, "obs": source.spaces().obs.shape(), "conv": config.conv, "hidden": config.hidden,
             "activation": config.activation, "shared_trunk": config.shared_trunk, "memory": config.memory,
             "memory_size": config.memory_size, "learner": config.learner, "threads": threads,
-            "isa": isa,
+            "isa": Isa::best(),
         });
         if let (Value::Object(all), Value::Object(result)) = (&mut all, result) {
             all.extend(result);
@@ -181,7 +179,7 @@ const SEQUENCE: usize = 64;
 /// # Errors
 /// Errors of the environments and the agent.
 pub(super) fn update(nets: &MeasuredNets, minibatch: usize, seconds: f64) -> Result<Value, Error> {
-    let MeasuredNets { source, config: net, threads, isa } = nets;
+    let MeasuredNets { source, config: net, threads } = nets;
     let pool = Pool::new(*threads)?;
     // A rollout of at least 8,192 samples, in whole minibatches and whole steps.
     let n_envs = (1..=16.min(minibatch)).rev().find(|n| minibatch.is_multiple_of(*n)).unwrap_or(1);
@@ -214,7 +212,7 @@ pub(super) fn update(nets: &MeasuredNets, minibatch: usize, seconds: f64) -> Res
             updates += 1;
         }
         rates.push((updates * n_samples) as f64 / begin.elapsed().as_secs_f64());
-        ceilings.push(ceiling(*isa, &pool));
+        ceilings.push(ceiling(Isa::best(), &pool));
     }
     let times = Arc::new(Times::default());
     if let Some(observed) = agent.observed() {
