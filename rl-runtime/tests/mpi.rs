@@ -405,6 +405,22 @@ fn the_process_of_an_actor_that_dies_or_hangs_is_replaced_and_counted() {
     }
 }
 
+#[test]
+fn stretches_of_actors_age_by_the_rollouts_of_their_actor() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    // Between two rollouts of an actor the learner learns from two, one of each: a stretch from one to the next is not too old.
+    let settings = ["slow_cartpole", "--steps", "8192", "--envs", "8", "--set", "env.latency_ms=1", "--set", "max_age=1"];
+    let small = ["--set", "ppo.n_steps=16", "--set", "ppo.batch_size=128", "--set", "eval_episodes=2", "--run-dir", text(&run)];
+    train(3, &[&settings[..], &small, ACTORS].concat());
+    let dropped = *column(&run, "faults/dropped_stretches").last().unwrap();
+    // Of 512 stretches, an environment that was slow twice may lose some.
+    assert!(dropped < 50.0, "{dropped}");
+}
+
 /// Waits for two rows of a run's metrics.
 fn await_rows(run: &Path) {
     let begin = Instant::now();

@@ -44,6 +44,9 @@ pub use layers::Layers;
 pub use presets::{PRESETS, WORKLOADS};
 pub use rl_agents::settings::{Key, Kind};
 
+/// Largest `max_age`, in rollouts.
+pub(crate) const MAX_AGE: i64 = 1_000_000;
+
 /// Order of collecting and learning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -126,9 +129,11 @@ settings! {
         /// Blocking environments: milliseconds that the first answer waits.
         #[serde(default = "RunConfig::deadline_ms")]
         deadline_ms: f64 = 1e3 * FirstComeConfig::default().deadline.as_secs_f64(), Kind::Float(0.0, 3.6e6), resumable;
-        /// Blocking environments: rollouts until a stretch of steps is stale.
+        /// Blocking environments: rollouts until a stretch of steps is dropped.
+        ///
+        /// With actors, those of its actor.
         #[serde(default = "RunConfig::max_age")]
-        max_age: u64 = FirstComeConfig::default().max_age, Kind::Int(0, 1_000_000), resumable;
+        max_age: u64 = FirstComeConfig::default().max_age, Kind::Int(0, MAX_AGE), resumable;
         /// Device to train on.
         device: String = "auto".into(), Kind::Text(|text| parse_devices(text).is_some(), DEVICES), resumable;
         /// Where environments step if a device learns; auto: there, if it can.

@@ -23,7 +23,7 @@ use rl_agents::ranks::{Ranks, gather};
 use rl_agents::{ARITHMETIC, Isa};
 use rl_envs::catalog::Entry;
 
-use crate::config::Mpi;
+use crate::config::{MAX_AGE, Mpi};
 use crate::pipeline::Collect;
 use crate::run::train::Peers;
 use crate::thread::{Thread, spawn};
@@ -81,7 +81,12 @@ impl Job {
     /// # Errors
     /// [`Error::Actor`] if the process that collects failed too often.
     pub(crate) fn supervise(&self, config: &Config, python: Option<&Path>) -> Result<(), Error> {
-        actor::supervise(&self.world, self.world.rank(), config, python)
+        let mut config = config.clone();
+        if config.run.mpi == Mpi::Actors {
+            // From one rollout of an actor to the next, the learner learns from one of every actor.
+            config.run.max_age = (config.run.max_age * (self.world.n_ranks() as u64 - 1)).min(MAX_AGE as u64);
+        }
+        actor::supervise(&self.world, self.world.rank(), &config, python)
     }
 
     /// Refuses ranks of another version, or with other arguments than rank 0's.
