@@ -255,12 +255,39 @@ pub(crate) mod tests {
     use super::*;
     use rl_envs::Pool;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Barrier, Mutex};
+    use std::sync::{Condvar, Mutex, PoisonError};
 
     /// Ranks that are threads of one process.
     struct Meeting {
         messages: Vec<Mutex<Vec<u8>>>,
-        barrier: Barrier,
+        round: Mutex<Round>,
+        ended: Condvar,
+    }
+
+    /// Ranks that wait for the others.
+    #[derive(Default)]
+    struct Round {
+        number: u64,
+        n_waiting: usize,
+        has_failed: bool,
+    }
+
+    impl Meeting {
+        /// Waits for all ranks.
+        fn wait(&self) {
+            let mut round = self.round.lock().unwrap();
+            let number = round.number;
+            round.n_waiting += 1;
+            if round.n_waiting == self.messages.len() {
+                *round = Round { number: number + 1, ..Round::default() };
+                self.ended.notify_all();
+            }
+            let waits = |round: &mut Round| round.number == number && !round.has_failed;
+            let round = self.ended.wait_while(round, waits).unwrap();
+            let is_alone = round.number == number;
+            drop(round);
+            assert!(!is_alone, "another rank has panicked");
+        }
     }
 
     struct OfThreads {
@@ -279,24 +306,46 @@ pub(crate) mod tests {
 
         fn all_gather(&self, own: &[u8], lens: &[usize], all: &mut [u8]) -> Result<(), Error> {
             *self.meeting.messages[self.rank].lock().unwrap() = own.to_vec();
-            self.meeting.barrier.wait();
+            self.meeting.wait();
             let messages: Vec<Vec<u8>> = self.meeting.messages.iter().map(|message| message.lock().unwrap().clone()).collect();
             assert!(messages.iter().map(Vec::len).eq(lens.iter().copied()), "every rank knows the lengths of all");
             all.copy_from_slice(&messages.concat());
-            self.meeting.barrier.wait();
+            self.meeting.wait();
             Ok(())
+        }
+    }
+
+    /// Tells the other ranks of a panic: they would wait forever.
+    struct TellsAll(Arc<Meeting>);
+
+    impl Drop for TellsAll {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                self.0.round.lock().unwrap_or_else(PoisonError::into_inner).has_failed = true;
+                self.0.ended.notify_all();
+            }
         }
     }
 
     /// Runs `work` as each of `n` ranks; returns their results in order.
     pub(crate) fn on_ranks<T: Send>(n: usize, work: impl Fn(Arc<dyn Ranks>) -> T + Sync) -> Vec<T> {
         let messages = (0..n).map(|_| Mutex::default()).collect();
-        let meeting = Arc::new(Meeting { messages, barrier: Barrier::new(n) });
+        let meeting = Arc::new(Meeting { messages, round: Mutex::default(), ended: Condvar::new() });
         let mut results: Vec<_> = (0..n).map(|rank| (rank, None)).collect();
         Pool::new(n).unwrap().each(&mut results, &|(rank, result)| {
+            let _tells_all = TellsAll(meeting.clone());
             *result = Some(work(Arc::new(OfThreads { rank: *rank, meeting: meeting.clone() })));
         });
         results.into_iter().filter_map(|(_, result)| result).collect()
+    }
+
+    #[test]
+    fn a_rank_that_panics_ends_the_others() {
+        let ends = |ranks: Arc<dyn Ranks>| {
+            assert!(ranks.rank() > 0, "on purpose");
+            ranks.all_gather(&[1], &[1; 3], &mut [0; 3])
+        };
+        assert!(std::panic::catch_unwind(|| on_ranks(3, ends)).is_err());
     }
 
     /// Ranks that count the bytes they receive.

@@ -1,4 +1,4 @@
-//! Actor-critics that learn from each rollout once: the update of PPO and A2C.
+//! The update of PPO and A2C, which learn from a rollout and forget it.
 //!
 //! An algorithm is its settings, which implement [`Method`]: the loss in three forms, the optimizer, and the few choices in which
 //! it differs. [`OnPolicy::update`](Agent::update) is the rest. Read it first.
@@ -267,7 +267,7 @@ impl<C: Method> OnPolicy<C> {
         let Self { descent, config } = self;
         descent.report(UpdateEvent::StatisticsBegin);
         let rewards = descent.rewards(rollout, plan.gamma, pool)?;
-        // A rollout is learnt from with the statistics that it was collected with; the first one was collected without any.
+        // Without lag, a rollout is learnt from with the statistics that it was collected with; the first one had none.
         let is_first = descent.policy.awaits_obs();
         if is_first {
             descent.policy.network_mut().merge_obs(rollout, pool);

@@ -2,6 +2,9 @@
 //!
 //! After each step of N environments all due updates are done: `gradient_steps` for every `train_freq` env steps beyond
 //! `learning_starts`, for any N. Read [`learn_from`] first.
+//!
+//! Whichever policy acted, transitions are learnt from alike: targets use the current networks. Returns of several steps keep the
+//! actions of the policy that took them, as in Rainbow (Hessel et al., 2018).
 
 use std::io::{Read, Write};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Gradient descent of an actor-critic on a device.
 //!
-//! The twin of [`Descent`](crate::learner::descent) and [`Targets`](crate::Targets). Parameters, moments, the rollout and all
-//! that is computed from it stay in device memory, allocated once. Every kernel has the operations of the CPU's in the same
-//! order, so the parameters are the same, bit for bit, on a CPU with fused multiply-add.
+//! The twin of [`Host`](crate::algorithms::on_policy::Host) with [`Targets`](crate::Targets). Parameters, moments, the rollout
+//! and all that is computed from it stay in device memory, allocated once. Every kernel has the operations of the CPU's in the
+//! same order, so the parameters are the same, bit for bit, on a CPU with fused multiply-add.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,7 +49,7 @@ enum GraphKind {
     /// Learning from a minibatch of an older one.
     LearnStale,
     /// Judging a rollout of an older one by the latest policy.
-    Judge,
+    Reevaluate,
 }
 
 /// Graph of work that is repeated, which is run once before it is captured.
@@ -331,7 +331,7 @@ impl DeviceDescent {
 
     /// Computes the moments of a rollout's observations by slices of environments.
     ///
-    /// `None` for bytes.
+    /// `None` for bytes and categories.
     pub(crate) fn moments(&mut self) -> Result<Option<Vec<Moments>>, Error> {
         let Some(normalizer) = &mut self.inputs.normalizer else { return Ok(None) };
         let RolloutShape { n_steps, n_envs, obs_len: d, .. } = self.rollout.shape();
@@ -376,7 +376,7 @@ impl DeviceDescent {
         if is_stale || !rollout.on_device {
             self.times.mark(&self.stream, DevicePhase::Targets)?;
             if is_stale {
-                self.repeat(GraphKind::Judge, plan, Self::judge)?;
+                self.repeat(GraphKind::Reevaluate, plan, Self::reevaluate)?;
             }
             self.next_values(rollout)?;
         }
@@ -393,10 +393,10 @@ impl DeviceDescent {
         enqueued
     }
 
-    /// Judges a stale rollout by the latest policy.
+    /// Computes what the latest policy says of a stale rollout.
     ///
     /// Its values replace the acting policy's; its log-probabilities are computed if they are needed.
-    fn judge(&mut self) -> Result<(), Error> {
+    fn reevaluate(&mut self) -> Result<(), Error> {
         let Self { stream, kernels, inputs, net, rollout: columns, off_policy, params, log_std, heads, .. } = self;
         let queue = Queue { stream, kernels };
         let RolloutShape { n_steps, n_envs, obs_len: d, .. } = columns.shape();
@@ -407,9 +407,9 @@ impl DeviceDescent {
             let (n, has_actions) = (rows.len(), rows.end <= len);
             let of_rows = rows.start * d..rows.end * d;
             let obs = visit!(Obs, columns.obs(), |obs| obs.slice(of_rows.clone()));
-            let judges = has_actions && off_policy.refresh != Refresh::Values;
-            inputs.forward(queue, net, &params, &obs, n, Needed { not_chain: (!judges).then_some(actor), ended: None })?;
-            if judges {
+            let has_log_probs = has_actions && off_policy.refresh != Refresh::Values;
+            inputs.forward(queue, net, &params, &obs, n, Needed { not_chain: (!has_log_probs).then_some(actor), ended: None })?;
+            if has_log_probs {
                 let outputs = net.outputs(actor, n);
                 let a = outputs.len() / n;
                 let samples = JudgedSamples {

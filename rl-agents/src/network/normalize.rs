@@ -6,7 +6,7 @@
 //!
 //! The first rollout is collected before any statistics exist: its observations are only clipped. It is merged before learning,
 //! and then learnt from like every rollout by another policy: with the probabilities stored when the actions were drawn, and with
-//! values of the normalized observations. Where rollouts lag, the same holds for all others that began by then.
+//! values of the normalized observations. Where rollouts lag, the same holds for every rollout that newer statistics meet.
 //!
 //! As in Stable-Baselines3's `VecNormalize`: an observation becomes `(x - mean) / sqrt(var + 1e-8)`, a reward `r / sqrt(var +
 //! 1e-8)` with the variance of the running discounted return, both clipped to +-10. Difference: `VecNormalize` updates its

@@ -50,7 +50,7 @@ use crate::slab::{Memory, Slab, Span};
 /// | log-probabilities and values under the acting policy | (T, N) each | f32 |
 /// | values of the observations after the last step | (N) | f32 |
 /// | index of each column's environment | (N) | u32 |
-/// | version of the policy that acted in each column | (N) | u64 |
+/// | version of the policy that acted first in each column | (N) | u64 |
 /// | state of the policy before step 0, zeros at an episode's first step | (N, S) | f32 |
 ///
 /// The lists of ended episodes are not part of the slab, because their lengths are known only afterwards.
