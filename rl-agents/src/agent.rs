@@ -147,7 +147,9 @@ pub trait Observed {
 pub enum UpdateEvent {
     /// Targets begin: advantages, returns, values of next states.
     TargetsBegin,
-    /// All targets have been computed; on a device, the update has been enqueued.
+    /// All targets have been computed.
+    ///
+    /// PPO and A2C on a device: the update has been enqueued.
     TargetsEnd,
     /// A rollout is about to enter the statistics that normalize.
     StatisticsBegin,

@@ -315,10 +315,10 @@ pub(crate) mod tests {
         }
     }
 
-    /// Tells the other ranks of a panic: they would wait forever.
-    struct TellsAll(Arc<Meeting>);
+    /// Notifies the other ranks of a panic: they would wait forever.
+    struct NotifiesAll(Arc<Meeting>);
 
-    impl Drop for TellsAll {
+    impl Drop for NotifiesAll {
         fn drop(&mut self) {
             if std::thread::panicking() {
                 self.0.round.lock().unwrap_or_else(PoisonError::into_inner).has_failed = true;
@@ -333,7 +333,7 @@ pub(crate) mod tests {
         let meeting = Arc::new(Meeting { messages, round: Mutex::default(), ended: Condvar::new() });
         let mut results: Vec<_> = (0..n).map(|rank| (rank, None)).collect();
         Pool::new(n).unwrap().each(&mut results, &|(rank, result)| {
-            let _tells_all = TellsAll(meeting.clone());
+            let _notifies_all = NotifiesAll(meeting.clone());
             *result = Some(work(Arc::new(OfThreads { rank: *rank, meeting: meeting.clone() })));
         });
         results.into_iter().filter_map(|(_, result)| result).collect()

@@ -171,7 +171,8 @@ impl Collector {
 
     /// Time that pictures and stacks of observations took in the last rollout.
     ///
-    /// Summed over threads, in the unit of the clock; 0 without one. Estimated from every 16th step. See [`time_preprocessing`].
+    /// Summed over threads, in the unit of the clock; 0 without one. Estimated from every 16th step. See
+    /// [`time_preprocessing`](rl_envs::wrappers::time_preprocessing).
     #[must_use]
     pub fn preprocessed(&self) -> u64 {
         self.slices.iter().map(|slice| slice.preprocessed).sum()

@@ -1,6 +1,6 @@
 //! One thread's slice of the environments.
 //!
-//! Its steps, and what is done about those that are not sound.
+//! Its steps, and the repair of those that are not sound.
 
 use std::sync::atomic::Ordering;
 

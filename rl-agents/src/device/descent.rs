@@ -48,7 +48,7 @@ enum GraphKind {
     LearnFresh,
     /// Learning from a minibatch of an older one.
     LearnStale,
-    /// Judging a rollout of an older one by the latest policy.
+    /// Re-evaluating a rollout of an older one by the latest policy.
     Reevaluate,
 }
 
@@ -393,7 +393,7 @@ impl DeviceDescent {
         enqueued
     }
 
-    /// Computes what the latest policy says of a stale rollout.
+    /// Re-evaluates a stale rollout by the latest policy.
     ///
     /// Its values replace the acting policy's; its log-probabilities are computed if they are needed.
     fn reevaluate(&mut self) -> Result<(), Error> {
@@ -979,6 +979,34 @@ mod tests {
             assert_eq!(errors[0].to_string(), errors[1].to_string(), "{device}");
             assert_eq!(format!("{:?}", errors[0].minibatch), format!("{:?}", errors[1].minibatch), "{device}");
             assert_eq!(cpu.save().unwrap().counters, gpu.save().unwrap().counters, "{device}");
+        }
+    }
+
+    #[test]
+    fn a_divergence_of_a_whole_rollout_on_a_device_is_the_cpus() {
+        if !has_fma() {
+            return;
+        }
+        let (config, pool) = (A2cConfig { n_steps: 40, ..A2cConfig::default() }, Pool::new(1).unwrap());
+        for device in &Device::for_tests() {
+            let mut collector = cartpole(3)();
+            let mut rollout = collector.rollout(config.n_steps).unwrap();
+            let agent = || {
+                let (obs, actions) = (collector.observation_space(), collector.action_space());
+                A2c::new(ActorCritic::new(obs, actions, &net(&[8, 5], false), 3).unwrap(), config.clone(), 3, 5).unwrap()
+            };
+            let (mut cpu, mut gpu) = (agent(), agent().on_device(device, rollout.shape()).unwrap());
+            collector.collect(cpu.acting(1.0), &mut rollout).unwrap();
+            rollout.columns().steps.rewards[[30, 1]] = f32::NAN;
+            // Each update is one step, and the third that is skipped is the last.
+            let minibatch = |agent: &mut A2c| {
+                let errors: Vec<_> = (0..3).filter_map(|_| agent.update(&rollout, 1.0, &pool).err()).collect();
+                match &errors[..] {
+                    [crate::Error::Diverged(divergence)] => format!("{:?}", divergence.minibatch),
+                    other => panic!("{device}: {other:?}"),
+                }
+            };
+            assert_eq!(minibatch(&mut cpu), minibatch(&mut gpu), "{device}");
         }
     }
 

@@ -212,7 +212,7 @@ mod tests {
             for hidden in [&[1][..], &[3, 3], &[64, 64], &[100], &[3, 100, 17], &[]] {
                 for shared_trunk in [false, true] {
                     for activation in [Activation::Tanh, Activation::Relu, Activation::Elu] {
-                        compare(hidden, shared_trunk, activation, b, &supported(), 9);
+                        compare(hidden, shared_trunk, activation, b, &supported(), 25);
                     }
                 }
             }
@@ -259,7 +259,7 @@ mod tests {
         for (space, conv) in pictured() {
             for (b, activation, hidden, shared_trunk) in cases.clone() {
                 let net = NetConfig { conv: conv.clone(), hidden, activation, shared_trunk, ..NetConfig::default() };
-                compare_nets(&space, &net, b, &supported(), 5, allowed);
+                compare_nets(&space, &net, b, &supported(), 9, allowed);
             }
         }
     }

@@ -42,7 +42,7 @@ Examples:
 Exit codes: 0 done, 1 failed at run time, 2 bad usage or configuration, 3 checkpoint unusable, 4 diverged,
 5 environment failed, 130 interrupted after saving, 131 interrupted twice: nothing saved since the last checkpoint.
 
-RL_ISA=avx2 (or plain) uses nothing faster, to measure as on a machine without AVX-512."
+RL_ISA=avx2 (or plain) limits environments and networks, to measure as on a machine without AVX-512."
 )]
 struct Cli {
     #[command(subcommand)]

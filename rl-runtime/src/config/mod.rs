@@ -131,7 +131,7 @@ settings! {
         deadline_ms: f64 = 1e3 * FirstComeConfig::default().deadline.as_secs_f64(), Kind::Float(0.0, 3.6e6), resumable;
         /// Blocking environments: rollouts until a stretch of steps is dropped.
         ///
-        /// With actors, those of its actor.
+        /// With actors, rollouts of the same actor.
         #[serde(default = "RunConfig::max_age")]
         max_age: u64 = FirstComeConfig::default().max_age, Kind::Int(0, MAX_AGE), resumable;
         /// Device to train on.

@@ -78,8 +78,8 @@ const GROUPS: [Group; 8] = [
         venv: "target/peers",
         requirements: "requirements.txt",
         record: "bench/peers-avx2.md",
-        unit: "Updates in samples per second, training in environment steps per second, everything included. Nobody uses more than AVX2 and fused\n\
-               multiply-add: `RL_ISA` for ours; `ATEN_CPU_CAPABILITY`, `ONEDNN_MAX_CPU_ISA`, `MKL_ENABLE_INSTRUCTIONS` and XLA's `xla_cpu_max_isa`.",
+        unit: "Updates in samples per second, training in environment steps per second, everything included. Limited to AVX2 and fused multiply-add:\n\
+               ours by `RL_ISA`; theirs by `ATEN_CPU_CAPABILITY`, `ONEDNN_MAX_CPU_ISA`, `MKL_ENABLE_INSTRUCTIONS` and XLA's `xla_cpu_max_isa`.",
         cases: LEARNERS,
     },
     Group {

@@ -36,11 +36,10 @@ pub(super) fn write_tensors(out: &mut dyn Write, mut tensors: Vec<(&str, Vec<usi
     }
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
-    let mut bytes = Vec::new();
+    let mut bytes = vec![[0; 4]; BUFFER / 4];
     for values in tensors.iter().flat_map(|(.., values)| values.chunks(BUFFER / 4)) {
-        bytes.clear();
-        bytes.extend(values.iter().flat_map(|x| x.to_le_bytes()));
-        out.write_all(&bytes)?;
+        bytes.iter_mut().zip(values).for_each(|(to, x)| *to = x.to_le_bytes());
+        out.write_all(bytes[..values.len()].as_flattened())?;
     }
     Ok(())
 }
