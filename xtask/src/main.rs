@@ -305,7 +305,7 @@ fn test() -> Result<()> {
     // Tests and harnesses mostly wait for processes, the rest mostly compiles.
     let beside = std::thread::spawn(|| {
         captured(&["test-beside"])?;
-        let fuzz = std::thread::spawn(|| captured(&["fuzz --minutes 1 --seed 1 --program target/debug/rl"]));
+        let fuzz = std::thread::spawn(|| captured(&["fuzz --minutes 0.5 --seed 1 --program target/debug/rl"]));
         let program = "--program target/debug/rl";
         let others = captured(&[
             &format!("kill9 --kills 12 {program}"),
