@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use rl_agents::Collector;
 use rl_agents::ranks::Ranks;
 use rl_agents::slices::{MAX_SLICES, MIN_SLICE};
-use rl_agents::{Collector, MemoryKind};
 use rl_buffer::Rollout;
 use rl_cuda::Device;
 use rl_envs::catalog::{Entry, Limits};
@@ -142,7 +142,7 @@ fn lack_of_memory(error: Error) -> Result<rl_cuda::Error, Error> {
 pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Result<Config, Error> {
     let mut smaller = config.clone();
     let (entry, mut samples) = (&config.wrapped(entry), config.traits().minibatch);
-    let unit = if config.net.memory == MemoryKind::None { 1 } else { config.n_steps() };
+    let unit = if config.net.memory == rl_agents::MemoryKind::None { 1 } else { config.n_steps() };
     let device = auto::choose(config, entry, n_ranks).0.open()?;
     while !fits(&smaller, entry, device.as_ref())? {
         let units = samples / unit;
