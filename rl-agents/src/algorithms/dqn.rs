@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::{ActionSlice, Batch, Rollout};
+use rl_cuda::learner::UpdateTotals;
 use rl_envs::{ActionSpace, Pool, Space};
 
 use crate::agent::{Divergence, NamedTensor, Observed, OnDevice, Replays, Shareable};
@@ -656,13 +657,11 @@ impl TdDevice<'_> {
     /// # Errors
     /// [`Error::Diverged`], or [`Error::Device`].
     fn check(&mut self, slot: usize) -> Result<(), Error> {
-        let Self { host, device, .. } = self;
-        if !device.has_diverged(slot)? {
+        if !self.device.has_diverged(slot)? {
             return Ok(());
         }
-        let (_, counters) = device.results()?;
-        device.fetch(&counters, host.network)?;
-        host.optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
+        self.fetch()?;
+        let Self { host, device, .. } = self;
         let Repeated { batch, targets, gradient, loss, q_mean } = device.repeat(slot, host.config.double)?;
         let minibatch = tensors(host.network, batch, &targets)?;
         Err(host.diverged(&gradient, [loss, q_mean], minibatch))
@@ -673,14 +672,21 @@ impl TdDevice<'_> {
         for slot in [self.slot, 1 - self.slot] {
             self.check(slot)?;
         }
-        let Self { host: TdHost { network, optimizer, sums, .. }, device, .. } = self;
-        if sums.n > 0.0 {
-            let (totals, counters) = device.results()?;
-            device.fetch(&counters, network)?;
-            optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
-            *sums = Sums { n: totals.minibatches, loss: totals.policy, q: totals.value, steps: StepSums::of(&totals) };
+        if self.host.sums.n > 0.0 {
+            let totals = self.fetch()?;
+            *self.host.sums = Sums { n: totals.minibatches, loss: totals.policy, q: totals.value, steps: StepSums::of(&totals) };
         }
         Ok(())
+    }
+
+    /// Waits for all updates, and returns their sums.
+    ///
+    /// Copies the online network and the number of steps.
+    fn fetch(&mut self) -> Result<UpdateTotals, Error> {
+        let (totals, counters) = self.device.results()?;
+        self.device.fetch(&counters, self.host.network)?;
+        self.host.optimizer.set_steps(StepCount { taken: counters.taken, skipped: counters.skipped });
+        Ok(totals)
     }
 }
 

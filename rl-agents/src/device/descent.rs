@@ -965,11 +965,8 @@ mod tests {
         for device in &Device::for_tests() {
             let mut collector = cartpole(3)();
             let mut rollout = collector.rollout(config.n_steps).unwrap();
-            let agent = || {
-                let (obs, actions) = (collector.observation_space(), collector.action_space());
-                Ppo::new(ActorCritic::new(obs, actions, &net(&[8, 5], false), 3).unwrap(), config.clone(), 3, 5).unwrap()
-            };
-            let (mut cpu, mut gpu) = (agent(), agent().on_device(device, rollout.shape()).unwrap());
+            let [mut cpu, mut gpu] = [None, Some((device, rollout.shape()))]
+                .map(|device| Algorithm::Ppo(&config).agent(&collector, &net(&[8, 5], false), device));
             collector.collect(cpu.acting(1.0), &mut rollout).unwrap();
             rollout.columns().steps.rewards[[30, 1]] = f32::NAN;
             let errors = [cpu.update(&rollout, 1.0, &pool), gpu.update(&rollout, 1.0, &pool)].map(|result| match result {
@@ -991,22 +988,19 @@ mod tests {
         for device in &Device::for_tests() {
             let mut collector = cartpole(3)();
             let mut rollout = collector.rollout(config.n_steps).unwrap();
-            let agent = || {
-                let (obs, actions) = (collector.observation_space(), collector.action_space());
-                A2c::new(ActorCritic::new(obs, actions, &net(&[8, 5], false), 3).unwrap(), config.clone(), 3, 5).unwrap()
-            };
-            let (mut cpu, mut gpu) = (agent(), agent().on_device(device, rollout.shape()).unwrap());
+            let [mut cpu, mut gpu] = [None, Some((device, rollout.shape()))]
+                .map(|device| Algorithm::A2c(&config).agent(&collector, &net(&[8, 5], false), device));
             collector.collect(cpu.acting(1.0), &mut rollout).unwrap();
             rollout.columns().steps.rewards[[30, 1]] = f32::NAN;
             // Each update is one step, and the third that is skipped is the last.
-            let minibatch = |agent: &mut A2c| {
+            let minibatch = |agent: &mut dyn Agent| {
                 let errors: Vec<_> = (0..3).filter_map(|_| agent.update(&rollout, 1.0, &pool).err()).collect();
                 match &errors[..] {
                     [crate::Error::Diverged(divergence)] => format!("{:?}", divergence.minibatch),
                     other => panic!("{device}: {other:?}"),
                 }
             };
-            assert_eq!(minibatch(&mut cpu), minibatch(&mut gpu), "{device}");
+            assert_eq!(minibatch(&mut *cpu), minibatch(&mut *gpu), "{device}");
         }
     }
 

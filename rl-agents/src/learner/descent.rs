@@ -257,12 +257,10 @@ impl Descent {
         n_minibatches: usize,
     ) -> Result<Vec<NamedTensor>, Error> {
         let (rollout, targets) = device.here(rollout)?;
-        let mut order = vec![0; rollout.len()];
+        let mut order: Vec<u32> = (0..rollout.len() as u32).collect();
         if plan.shuffled {
             self.order.set(order.len() as u32, self.seed, self.epochs.saturating_sub(1), Purpose::Shuffle);
             self.order.write(&mut order, &Pool::default());
-        } else {
-            order.iter_mut().zip(0..).for_each(|(to, row)| *to = row);
         }
         let all: Vec<_> = order.chunks(device.batch_size()).collect();
         let rows = all[n_minibatches.saturating_sub(1) % all.len()];

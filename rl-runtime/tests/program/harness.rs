@@ -36,7 +36,7 @@ pub(crate) fn can_compare() -> bool {
 pub(crate) fn rl<S: AsRef<OsStr>>(args: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rl"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // The user's own cache directory stays as it is.
+    // The user's own cache directory stays as it is, and the user limits no instruction set.
     command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env_remove("RL_ISA");
     command
 }

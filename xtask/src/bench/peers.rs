@@ -32,6 +32,8 @@ struct Group {
     requirements: &'static str,
     record: &'static str,
     unit: &'static str,
+    /// Variables that limit the programs, ours and the peer's.
+    limits: &'static [(&'static str, &'static str)],
     cases: &'static [Comparison],
 }
 
@@ -43,6 +45,7 @@ const GROUPS: [Group; 8] = [
         record: "bench/peers-envs.md",
         unit: "Environment steps per second with random actions, drawn inside the clock; observations, masks, rewards and flags are written.\n\
                The peer's figure is that of its best size.",
+        limits: &[],
         cases: ENVS,
     },
     Group {
@@ -53,6 +56,7 @@ const GROUPS: [Group; 8] = [
         unit: "Environment steps per second of MinAtar's games with random actions, two threads each, drawn inside the clock; observations, rewards\n\
                and flags are written. MinAtar's own games run in two bare loops, one in each process; gymnax's figure is that of its best size.\n\
                gymnax has no Seaquest.",
+        limits: &[],
         cases: MINATAR,
     },
     Group {
@@ -63,6 +67,7 @@ const GROUPS: [Group; 8] = [
         unit: "Environment steps per second of Gymnasium's environments with random actions, 16 environments in 2 worker processes. The best is \
                that of\nGymnasium's SyncVectorEnv and AsyncVectorEnv and Stable-Baselines3's DummyVecEnv and SubprocVecEnv; two bare loops are two \
                processes that\nstep one environment each and exchange nothing.",
+        limits: &[],
         cases: WORKERS,
     },
     Group {
@@ -71,6 +76,7 @@ const GROUPS: [Group; 8] = [
         requirements: "requirements.txt",
         record: "bench/peers.md",
         unit: "Updates in samples per second, training in environment steps per second, everything included.",
+        limits: &[],
         cases: LEARNERS,
     },
     Group {
@@ -80,6 +86,7 @@ const GROUPS: [Group; 8] = [
         record: "bench/peers-avx2.md",
         unit: "Updates in samples per second, training in environment steps per second, everything included. Limited to AVX2 and fused multiply-add:\n\
                ours by `RL_ISA`; theirs by `ATEN_CPU_CAPABILITY`, `ONEDNN_MAX_CPU_ISA`, `MKL_ENABLE_INSTRUCTIONS` and XLA's `xla_cpu_max_isa`.",
+        limits: &AVX2,
         cases: LEARNERS,
     },
     Group {
@@ -89,6 +96,7 @@ const GROUPS: [Group; 8] = [
         record: "bench/peers-continuous.md",
         unit: "Environment steps per second of training on one Pendulum, everything included: an update of 256 transitions for each step, after\n\
                the first 100. Hidden layers of 256-256 and 64-64 with ReLU, for actor and critics; Stable-Baselines3's default settings.",
+        limits: &[],
         cases: CONTINUOUS,
     },
     Group {
@@ -97,6 +105,7 @@ const GROUPS: [Group; 8] = [
         requirements: "requirements-replay.txt",
         record: "bench/peers-replay.md",
         unit: "Transitions per second on one thread: 4-float observations, a buffer of a million; by priorities, drawing and updating.",
+        limits: &[],
         cases: REPLAY,
     },
     Group {
@@ -105,6 +114,7 @@ const GROUPS: [Group; 8] = [
         requirements: "requirements.txt",
         record: "bench/peers-pipeline.md",
         unit: "Environment steps per second. Each step sleeps an exponential time of mean 50 ms, so the environments alone reach 640.",
+        limits: &[],
         cases: PIPELINE,
     },
 ];
@@ -371,8 +381,7 @@ const AVX2: [(&str, &str); 5] = [
 ];
 
 fn compare(root: &Path, group: &Group) -> Result<()> {
-    let limits = if group.name == "avx2" { &AVX2[..] } else { &[] };
-    let limits = || limits.iter().copied();
+    let limits = || group.limits.iter().copied();
     let python = peers_python(root, group.venv, group.requirements)?;
     let scripts = root.join("xtask/peers");
     let mut table = String::from("| what | ours | peer's | ratio |\n|---|---|---|---|\n");
