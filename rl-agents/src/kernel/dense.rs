@@ -12,7 +12,7 @@ use rl_envs::isa::Set;
 
 use crate::kernel::encoder::categories::Categories;
 use crate::kernel::gemm::{
-    Init, Matrix, PANEL, ProductSize, RowMajor, Rows, Stride, add_rows, multiply, pad, panels, reserve, width,
+    Fixed, Init, Matrix, PANEL, ProductSize, RowMajor, Rows, Stride, add_rows, multiply, pad, panels, reserve, width,
 };
 use crate::network::activation::Activation;
 use crate::network::mlp::Linear;
@@ -171,7 +171,7 @@ impl Dense {
             Some(categories) => categories.forward::<S>(input, b, bias, output),
             None => {
                 let (b, size) = (RowMajor { data: b, stride: n }, ProductSize { m: input.m, n, k: self.n_in });
-                multiply::<S>(output, Stride(PANEL), input.matrix(), b, size, Init::Bias(bias));
+                multiply::<S>(output, Fixed::<PANEL>, input.matrix(), b, size, Init::Bias(bias));
             }
         }
         let Some(activation) = activation else { return };
@@ -189,7 +189,7 @@ impl Dense {
         let n = width(self.n_in, q);
         let b = &packed[self.packed_transpose + q * PANEL * self.n_out..][..n * self.n_out];
         let (b, size) = (RowMajor { data: b, stride: n }, ProductSize { m: dz.m, n, k: self.n_out });
-        multiply::<S>(dx, Stride(PANEL), dz.matrix(), b, size, init);
+        multiply::<S>(dx, Fixed::<PANEL>, dz.matrix(), b, size, init);
     }
 
     /// Adds a tile's gradient of block (q, p) of the weights.
@@ -202,7 +202,7 @@ impl Dense {
             return categories.weight_grad::<S>(q, input, dz.panel(p), &mut grad[..rows * n], n);
         }
         let (a, b) = if self.transposed { (dz.panel(p), input.panel(q)) } else { (input.panel(q), dz.panel(p)) };
-        let a = Matrix { data: a, rows: Stride(1), columns: Stride(PANEL) };
+        let a = Matrix { data: a, rows: Fixed::<1>, columns: Fixed::<PANEL> };
         let (b, size) = (RowMajor { data: b, stride: PANEL }, ProductSize { m: rows, n, k: m });
         multiply::<S>(&mut grad[..rows * n], Stride(n), a, b, size, Init::Add);
     }

@@ -2,8 +2,8 @@
 //!
 //! Rows of B and C are contiguous vectors; elements of A are read one by one at any offsets. One function therefore computes `x
 //! W`, `dz W^T` (with a transposed copy of W) and `x^T dz` (with the two offsets of x swapped). The inner block keeps its sums in
-//! registers: 6 rows by 64 columns with AVX-512, 6 by 16 with AVX2 and NEON, 2 by 16 otherwise. Only this file knows the
-//! blocking.
+//! [registers](crate::kernel::vector): 6 rows by 64 columns with AVX-512, 6 by 16 with AVX2 and NEON, 2 by 16 otherwise. Only
+//! this file knows the blocking.
 //!
 //! Wide matrices are cut into panels of 64 columns, each of which is contiguous. A row of a panel has 256 bytes, so the rows that
 //! a block reads spread over all sets of the cache; rows of 1,024 numbers would share a few. A product computes one panel.
@@ -15,12 +15,18 @@ use std::ops::Range;
 
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
-/// Divisor of the padded number of columns of every product.
-const LANES: usize = 16;
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::vector::{__m256, __m512};
+use crate::kernel::vector::{LANES, Portable, Vector};
+
 /// Number of terms above which a sum is made of sums of [`TERMS`].
 const LONG: usize = 96;
 /// Terms of each part of a long sum.
 const TERMS: usize = 32;
+/// Rows that pass the parts of their sums together.
+///
+/// Their sums, inputs and weights fit the first cache.
+pub(crate) const CACHED_ROWS: usize = 48;
 
 /// Floating-point operations of one round of [`multiply_adds`].
 pub const ROUND_FLOPS: u64 = 2 * 8 * 64;
@@ -41,29 +47,38 @@ impl Work for Spin {
 
     #[inline(always)]
     fn run<S: Set>(self) -> f32 {
-        match S::ISA {
-            Isa::Avx512 => spin::<S, 6, 64>(self.0),
-            Isa::Avx2 | Isa::Neon => spin::<S, 6, 16>(self.0),
-            Isa::Plain => spin::<S, 2, 16>(self.0),
+        // SAFETY: this code is compiled for the instruction set, which the machine has.
+        unsafe {
+            match S::ISA {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => spin::<__m512, 24>(self.0),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => spin::<__m256, 12>(self.0),
+                Isa::Neon => spin::<Portable<S>, 6>(self.0),
+                _ => spin::<Portable<S>, 2>(self.0),
+            }
         }
     }
 }
 
+/// Keeps N vectors of sums in registers.
+///
+/// # Safety
+/// The machine has the instruction set of `V`.
 #[inline(always)]
-fn spin<S: Set, const ROWS: usize, const WIDE: usize>(rounds: u64) -> f32 {
-    let mut sums = [[1.0f32; WIDE]; ROWS];
-    let (a, b, c) = std::hint::black_box(([0.999f32; ROWS], [1e-3f32; WIDE], 1e-3));
-    for _ in 0..rounds * (8 * 64) / (ROWS * WIDE) as u64 {
-        for (sums, &a) in sums.iter_mut().zip(&a) {
-            // Which of the two the compiler keeps in registers depends on their number.
-            if WIDE == 64 {
-                sums.iter_mut().for_each(|sum| *sum = S::multiply_add(*sum, a, c));
-            } else {
-                sums.iter_mut().zip(&b).for_each(|(sum, &b)| *sum = S::multiply_add(*sum, a, b));
-            }
+unsafe fn spin<V: Vector, const N: usize>(rounds: u64) -> f32 {
+    let (a, b) = std::hint::black_box((0.999, 1e-3));
+    let mut last = [0.0f32; LANES];
+    // SAFETY: guaranteed by the caller; a vector is at most as long as `last`.
+    unsafe {
+        let (a, b, mut sums) = (V::splat(a), V::splat(b), [V::splat(1.0); N]);
+        for _ in 0..rounds * (ROUND_FLOPS / 2) / (N * V::LEN) as u64 {
+            sums.iter_mut().for_each(|sum| *sum = sum.multiply_add(a, b));
         }
+        let [first, rest @ ..] = &sums[..] else { return 0.0 };
+        rest.iter().fold(*first, |sum, x| sum.add(*x)).store(last.as_mut_ptr());
     }
-    sums.iter().flatten().sum()
+    last.iter().sum()
 }
 
 /// Columns of a panel.
@@ -164,6 +179,45 @@ pub(crate) trait Axis: Copy {
     /// # Safety
     /// [`Self::ascend`] is true for some `n > i`.
     unsafe fn at(self, i: usize) -> usize;
+
+    /// Number of indices from `i` on, at most `n`, for which [`Self::along`] holds.
+    #[inline(always)]
+    fn run(self, _i: usize, n: usize) -> usize {
+        n
+    }
+
+    /// The offset at index `i + j` of the run from `i` on.
+    ///
+    /// `first` is the offset at `i`.
+    ///
+    /// # Safety
+    /// [`Self::ascend`] is true for some `n > i + j`.
+    #[inline(always)]
+    unsafe fn along(self, _first: usize, i: usize, j: usize) -> usize {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.at(i + j) }
+    }
+}
+
+/// Offsets at a stride that the compiler knows, and makes part of instructions.
+#[derive(Clone, Copy)]
+pub(crate) struct Fixed<const N: usize>;
+
+impl<const N: usize> Axis for Fixed<N> {
+    #[inline(always)]
+    fn ascend(self, _: usize) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, i: usize) -> usize {
+        i * N
+    }
+
+    #[inline(always)]
+    unsafe fn along(self, first: usize, _: usize, j: usize) -> usize {
+        first + j * N
+    }
 }
 
 /// Offsets at a constant stride.
@@ -195,6 +249,16 @@ impl Axis for PanelColumns {
     #[inline(always)]
     unsafe fn at(self, i: usize) -> usize {
         i / PANEL * PANEL * self.0 + i % PANEL
+    }
+
+    #[inline(always)]
+    fn run(self, i: usize, n: usize) -> usize {
+        n.min(PANEL - i % PANEL)
+    }
+
+    #[inline(always)]
+    unsafe fn along(self, first: usize, _: usize, j: usize) -> usize {
+        first + j
     }
 }
 
@@ -278,8 +342,8 @@ impl<'a> Rows<'a> {
     }
 
     /// The rows as a matrix of a product.
-    pub(crate) fn matrix(self) -> Matrix<'a, Stride, PanelColumns> {
-        Matrix { data: self.data, rows: Stride(PANEL), columns: PanelColumns(self.height) }
+    pub(crate) fn matrix(self) -> Matrix<'a, Fixed<PANEL>, PanelColumns> {
+        Matrix { data: self.data, rows: Fixed, columns: PanelColumns(self.height) }
     }
 }
 
@@ -343,15 +407,18 @@ impl<T: Axis, R: Axis, C: Axis> Work for Product<'_, T, R, C> {
     fn run<S: Set>(self) {
         let Self { c, to, a, b, size, init } = self;
         match S::ISA {
-            Isa::Avx512 => product::<S, 6, 64>(c, to, a, b, size, init),
-            Isa::Avx2 | Isa::Neon => product::<S, 6, 16>(c, to, a, b, size, init),
-            Isa::Plain => product::<S, 2, 16>(c, to, a, b, size, init),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => product::<__m512, 6, 4>(c, to, a, b, size, init),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => product::<__m256, 6, 2>(c, to, a, b, size, init),
+            Isa::Neon => product::<Portable<S>, 6, 1>(c, to, a, b, size, init),
+            _ => product::<Portable<S>, 2, 1>(c, to, a, b, size, init),
         }
     }
 }
 
 #[inline(always)]
-fn product<S: Set, const ROWS: usize, const WIDE: usize>(
+fn product<V: Vector, const ROWS: usize, const WIDE: usize>(
     c: &mut [f32],
     to: impl Axis,
     a: Matrix<'_, impl Axis, impl Axis>,
@@ -367,7 +434,7 @@ fn product<S: Set, const ROWS: usize, const WIDE: usize>(
     if let Init::Bias(bias) = init {
         assert!(bias.len() >= n);
     }
-    let (rows, terms) = if k > LONG { (LONG, TERMS) } else { (m, k) };
+    let (rows, terms) = if k > LONG { (CACHED_ROWS, TERMS) } else { (m, k) };
     for row in (0..m).step_by(rows) {
         for term in (0..k).step_by(terms) {
             let range = (row..(row + rows).min(m), term..(term + terms).min(k));
@@ -378,12 +445,12 @@ fn product<S: Set, const ROWS: usize, const WIDE: usize>(
                 // SAFETY: the assertions above guarantee that rows 0..m, columns 0..n and terms 0..k are within their arrays; a
                 // panel covers no more than the columns that are left.
                 column += unsafe {
-                    if WIDE >= 64 && left >= 64 {
-                        panel::<S, ROWS, 64>(c, to, a, b, range.clone(), init, column)
-                    } else if WIDE >= 32 && left >= 32 {
-                        panel::<S, ROWS, 32>(c, to, a, b, range.clone(), init, column)
+                    if WIDE >= 4 && left >= 4 * V::LEN {
+                        panel::<V, ROWS, 4>(c, to, a, b, range.clone(), init, column)
+                    } else if WIDE >= 2 && left >= 2 * V::LEN {
+                        panel::<V, ROWS, 2>(c, to, a, b, range.clone(), init, column)
                     } else {
-                        panel::<S, ROWS, 16>(c, to, a, b, range.clone(), init, column)
+                        panel::<V, ROWS, 1>(c, to, a, b, range.clone(), init, column)
                     }
                 };
             }
@@ -391,12 +458,14 @@ fn product<S: Set, const ROWS: usize, const WIDE: usize>(
     }
 }
 
-/// Computes a range of rows and terms, columns `column..column + N`; returns N.
+/// Computes a range of rows and terms, N vectors of columns from `column` on.
+///
+/// Returns the number of columns.
 ///
 /// # Safety
 /// The ranges of rows, columns and terms are within the arrays.
 #[inline(always)]
-unsafe fn panel<S: Set, const ROWS: usize, const N: usize>(
+unsafe fn panel<V: Vector, const ROWS: usize, const N: usize>(
     c: &mut [f32],
     to: impl Axis,
     a: Matrix<'_, impl Axis, impl Axis>,
@@ -412,25 +481,27 @@ unsafe fn panel<S: Set, const ROWS: usize, const N: usize>(
         // SAFETY: guaranteed by the caller; a block covers no more than the rows that are left.
         i += unsafe {
             if left >= ROWS {
-                block::<S, ROWS, N>(c, to, a, b, terms, init, (i, column))
+                block::<V, ROWS, N>(c, to, a, b, terms, init, (i, column))
             } else if ROWS > 4 && left >= 4 {
-                block::<S, 4, N>(c, to, a, b, terms, init, (i, column))
+                block::<V, 4, N>(c, to, a, b, terms, init, (i, column))
             } else if left >= 2 {
-                block::<S, 2, N>(c, to, a, b, terms, init, (i, column))
+                block::<V, 2, N>(c, to, a, b, terms, init, (i, column))
             } else {
-                block::<S, 1, N>(c, to, a, b, terms, init, (i, column))
+                block::<V, 1, N>(c, to, a, b, terms, init, (i, column))
             }
         };
     }
-    N
+    N * V::LEN
 }
 
-/// Computes rows `i..i + M`, columns `column..column + N`, in registers; returns M.
+/// Computes rows `i..i + M`, N vectors of columns from `column` on, in registers.
+///
+/// Returns M.
 ///
 /// # Safety
 /// The ranges of rows, columns and terms are within the arrays.
 #[inline(always)]
-unsafe fn block<S: Set, const M: usize, const N: usize>(
+unsafe fn block<V: Vector, const M: usize, const N: usize>(
     c: &mut [f32],
     to: impl Axis,
     a: Matrix<'_, impl Axis, impl Axis>,
@@ -439,37 +510,44 @@ unsafe fn block<S: Set, const M: usize, const N: usize>(
     init: Init<'_>,
     (i, column): (usize, usize),
 ) -> usize {
-    let mut sums = [[0.0f32; N]; M];
-    for sums in &mut sums {
-        if let Init::Bias(bias) = init {
-            // SAFETY: `column + N` columns are within the bias.
-            sums.copy_from_slice(unsafe { bias.get_unchecked(column..column + N) });
-        }
-    }
-    for k in terms {
-        // A copy: without it the compiler may leave the sums in memory, which costs nine tenths of the speed.
-        let mut row = [0.0f32; N];
-        // SAFETY: this term and these columns are within B.
-        row.copy_from_slice(unsafe { b.data.get_unchecked(k * b.stride + column..k * b.stride + column + N) });
-        // SAFETY: there is such a term.
-        let term = unsafe { a.columns.at(k) };
-        for (r, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: this row and term are within A.
-            let x = unsafe { *a.data.get_unchecked(a.rows.at(i + r) + term) };
-            for (sum, &y) in sums.iter_mut().zip(&row) {
-                *sum = S::multiply_add(x, y, *sum);
+    // SAFETY: the columns are within the bias, the rows and terms within A, the terms and columns within B, the rows and columns
+    // within C.
+    unsafe {
+        // The next part of a long sum, which the cores' own prefetchers miss.
+        if column == 0 && terms.end - terms.start == TERMS && a.columns.ascend(terms.end + 1) {
+            for r in 0..M {
+                let next = a.data.as_ptr().wrapping_add(a.rows.at(i + r) + a.columns.at(terms.end));
+                (0..TERMS).step_by(LANES).for_each(|at| V::prefetch(next.wrapping_add(at)));
             }
         }
-    }
-    for (r, sums) in sums.iter().enumerate() {
-        // SAFETY: there is such a row.
-        let at = unsafe { to.at(i + r) } + column;
-        // SAFETY: this row and these columns are within C.
-        let c = unsafe { c.get_unchecked_mut(at..at + N) };
-        if let Init::Add = init {
-            c.iter_mut().zip(sums).for_each(|(c, sum)| *c += sum);
-        } else {
-            c.copy_from_slice(sums);
+        let mut sums = [[V::splat(0.0); N]; M];
+        if let Init::Bias(bias) = init {
+            sums = [std::array::from_fn(|v| V::load(bias.as_ptr().add(column + v * V::LEN))); M];
+        }
+        let mut k = terms.start;
+        while k < terms.end {
+            let run = a.columns.run(k, terms.end - k);
+            let first = a.columns.at(k);
+            for j in 0..run {
+                let row = b.data.as_ptr().add((k + j) * b.stride + column);
+                let row: [V; N] = std::array::from_fn(|v| V::load(row.add(v * V::LEN)));
+                let term = a.columns.along(first, k, j);
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let x = V::splat(*a.data.get_unchecked(a.rows.at(i + r) + term));
+                    for (sum, y) in sums.iter_mut().zip(row) {
+                        *sum = x.multiply_add(y, *sum);
+                    }
+                }
+            }
+            k += run;
+        }
+        for (r, sums) in sums.into_iter().enumerate() {
+            let c = c.as_mut_ptr().add(to.at(i + r) + column);
+            for (v, sum) in sums.into_iter().enumerate() {
+                let c = c.add(v * V::LEN);
+                let sum = if let Init::Add = init { V::load(c).add(sum) } else { sum };
+                sum.store(c);
+            }
         }
     }
     M

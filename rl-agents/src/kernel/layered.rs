@@ -11,7 +11,7 @@ use rl_envs::isa::{Set, Work, dispatch};
 
 use crate::kernel::aligned::Aligned;
 use crate::kernel::dense::{BLOCK, Dense, GradPart};
-use crate::kernel::gemm::{Init, PANEL, Rows, panels};
+use crate::kernel::gemm::{CACHED_ROWS, Init, PANEL, Rows, panels};
 use crate::kernel::net::{Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
 use crate::kernel::slices::{BatchSlice, MAX_SLICES};
@@ -22,8 +22,6 @@ use crate::probe::{Stage, Threads};
 const WIDE: usize = 1 << 17;
 /// Maximum samples of a chunk, whose panels stay in the cache of a core.
 pub(crate) const CHUNK: usize = 8 * TILE;
-/// Rows of a panel that are computed together.
-const ROWS: usize = 2 * TILE;
 /// Levels of the tree over slices.
 const LEVELS: usize = MAX_SLICES.ilog2() as usize + 1;
 
@@ -86,8 +84,8 @@ impl Unit<'_> {
 /// Cuts the first `n` rows of a matrix with some panels into units.
 fn units(n: usize, n_panels: usize, layer: usize, matrix: &mut [f32]) -> impl Iterator<Item = Unit<'_>> {
     matrix.chunks_exact_mut(matrix.len() / n_panels).enumerate().flat_map(move |(panel, rows)| {
-        let rows = rows[..n * PANEL].chunks_mut(ROWS * PANEL).enumerate();
-        rows.map(move |(i, to)| Unit { layer, panel, first: i * ROWS, to })
+        let rows = rows[..n * PANEL].chunks_mut(CACHED_ROWS * PANEL).enumerate();
+        rows.map(move |(i, to)| Unit { layer, panel, first: i * CACHED_ROWS, to })
     })
 }
 
@@ -117,6 +115,13 @@ pub(crate) fn suits(net: &Net) -> bool {
     net.encoder.is_none() && net.memory.is_none() && net.lens().packed >= WIDE
 }
 
+/// Rows of a panel that has at least `n`: an odd multiple of 32.
+///
+/// The same rows of all panels then lie in different sets of a cache. Panels of 512 rows would all share those of a few.
+fn spread(n: usize) -> usize {
+    n.div_ceil(32) / 2 * 64 + 32
+}
+
 impl Layered {
     /// Makes the buffers fit one chunk of `height` rows, or several.
     fn reserve(&mut self, net: &Net, height: usize, several: bool) {
@@ -142,7 +147,7 @@ impl Layered {
     ) {
         let chunks = chunks(slices.iter().map(|slice| &slice.range));
         let n = slices.iter().map(|slice| slice.range.len()).sum::<usize>();
-        self.reserve(kernel.net, n.min(CHUNK), chunks.len() > 1);
+        self.reserve(kernel.net, spread(n.min(CHUNK)), chunks.len() > 1);
         for (i, chunk) in chunks.iter().enumerate() {
             self.forward(kernel, samples, threads, rows_of(chunk));
             self.loss(kernel, slices, threads, loss, chunk);

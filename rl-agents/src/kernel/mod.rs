@@ -13,3 +13,4 @@ pub(crate) mod sequences;
 pub mod slices;
 pub(crate) mod sums;
 pub(crate) mod tile;
+pub(crate) mod vector;

@@ -69,7 +69,7 @@ impl Isa {
 }
 
 /// An instruction set as a type, for code that is compiled once for each.
-pub trait Set {
+pub trait Set: Copy {
     /// True if multiply-adds are fused.
     const FMA: bool;
     /// The same instruction set as a value.

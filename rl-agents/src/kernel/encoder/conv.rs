@@ -18,7 +18,7 @@ use rl_envs::isa::Set;
 
 use crate::kernel::aligned::Aligned;
 use crate::kernel::gemm::{
-    Init, Matrix, OffsetTable, ProductSize, RowMajor, Stride, add_rows, multiply, pad, read_row, reserve, write_row,
+    Fixed, Init, Matrix, OffsetTable, ProductSize, RowMajor, Stride, add_rows, multiply, pad, read_row, reserve, write_row,
 };
 use crate::kernel::samples::{Samples, TILE};
 use crate::network::activation::Activation;
@@ -448,7 +448,7 @@ impl ConvStage {
                     let (columns, in_pad, width) = (shape.in_size[1], pad(shape.n_in), layer.kernel_row());
                     let dx = &mut next[..n * in_len];
                     dx.fill(0.0);
-                    let a = Matrix { data: dz, rows: Stride(out_pad), columns: Stride(1) };
+                    let a = Matrix { data: dz, rows: Stride(out_pad), columns: Fixed::<1> };
                     let size = ProductSize { m: rows, n: in_pad, k: shape.n_out };
                     let transpose = &packed[layer.packed_transpose..][..shape.kernel * shape.n_out * width];
                     for (y, b) in transpose.chunks_exact(shape.n_out * width).enumerate() {
