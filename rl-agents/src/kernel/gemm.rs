@@ -2,7 +2,7 @@
 //!
 //! Rows of B and C are contiguous vectors; elements of A are read one by one at any offsets. One function therefore computes `x
 //! W`, `dz W^T` (with a transposed copy of W) and `x^T dz` (with the two offsets of x swapped). The inner block keeps its sums in
-//! [registers](crate::kernel::vector): 6 rows by 64 columns with AVX-512, 6 by 16 with AVX2 and NEON, 2 by 16 otherwise. Only
+//! registers (`vector`): 6 rows by 64 columns with AVX-512, 6 by 16 with AVX2 and NEON, 2 by 16 otherwise. Only
 //! this file knows the blocking.
 //!
 //! Wide matrices are cut into panels of 64 columns, each of which is contiguous. A row of a panel has 256 bytes, so the rows that

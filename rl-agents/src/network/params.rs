@@ -217,9 +217,11 @@ impl ProductRows<'_> {
                         sums.copy_from_slice(&out[s..s + WIDE]);
                     }
                     for (column, b) in columns.iter().zip(b.chunks_exact(BLOCK)) {
-                        let b = &b[s..s + WIDE];
+                        // A copy keeps the sums in registers.
+                        let mut row = [0.0; WIDE];
+                        row.copy_from_slice(&b[s..s + WIDE]);
                         for (sums, a) in sums.iter_mut().zip(column) {
-                            for (sum, b) in sums.iter_mut().zip(b) {
+                            for (sum, b) in sums.iter_mut().zip(&row) {
                                 *sum += a * b;
                             }
                         }
