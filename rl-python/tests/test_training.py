@@ -143,6 +143,7 @@ def test_an_interrupted_run_is_the_uninterrupted_one(tmp_path):
 
 
 def test_ctrl_c_saves_and_raises(tmp_path):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # processes in the background ignore it from their start
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         samebits.train("cartpole", run_dir=tmp_path / "run", **{**SHORT, "steps": 10**9})
