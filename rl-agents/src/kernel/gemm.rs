@@ -2,8 +2,8 @@
 //!
 //! Rows of B and C are contiguous vectors; elements of A are read one by one at any offsets. One function therefore computes `x
 //! W`, `dz W^T` (with a transposed copy of W) and `x^T dz` (with the two offsets of x swapped). The inner block keeps its sums in
-//! registers (`vector`): 6 rows by 64 columns with AVX-512, 6 by 16 with AVX2 and NEON, 2 by 16 otherwise. Only
-//! this file knows the blocking.
+//! registers (`vector`): 6 rows by 64 columns with AVX-512, 6 by 16 with AVX2 and NEON, 2 by 16 otherwise. Only this file knows
+//! the blocking.
 //!
 //! Wide matrices are cut into panels of 64 columns, each of which is contiguous. A row of a panel has 256 bytes, so the rows that
 //! a block reads spread over all sets of the cache; rows of 1,024 numbers would share a few. A product computes one panel.
@@ -23,9 +23,9 @@ use crate::kernel::vector::{LANES, Portable, Vector};
 const LONG: usize = 96;
 /// Terms of each part of a long sum.
 const TERMS: usize = 32;
-/// Rows that pass the parts of their sums together.
+/// Rows that pass the parts of long sums together.
 ///
-/// Their sums, inputs and weights fit the first cache.
+/// Their sums, inputs and weights fit into an L1 cache of 32 KiB.
 pub(crate) const CACHED_ROWS: usize = 48;
 
 /// Floating-point operations of one round of [`multiply_adds`].
@@ -406,19 +406,26 @@ impl<T: Axis, R: Axis, C: Axis> Work for Product<'_, T, R, C> {
     #[inline(always)]
     fn run<S: Set>(self) {
         let Self { c, to, a, b, size, init } = self;
-        match S::ISA {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => product::<__m512, 6, 4>(c, to, a, b, size, init),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => product::<__m256, 6, 2>(c, to, a, b, size, init),
-            Isa::Neon => product::<Portable<S>, 6, 1>(c, to, a, b, size, init),
-            _ => product::<Portable<S>, 2, 1>(c, to, a, b, size, init),
+        // SAFETY: this code is compiled for the instruction set, which the machine has.
+        unsafe {
+            match S::ISA {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => product::<__m512, 6, 4>(c, to, a, b, size, init),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => product::<__m256, 6, 2>(c, to, a, b, size, init),
+                Isa::Neon => product::<Portable<S>, 6, 1>(c, to, a, b, size, init),
+                _ => product::<Portable<S>, 2, 1>(c, to, a, b, size, init),
+            }
         }
     }
 }
 
+/// Computes a product, ROWS rows by WIDE vectors at a time.
+///
+/// # Safety
+/// The machine has the instruction set of `V`.
 #[inline(always)]
-fn product<V: Vector, const ROWS: usize, const WIDE: usize>(
+unsafe fn product<V: Vector, const ROWS: usize, const WIDE: usize>(
     c: &mut [f32],
     to: impl Axis,
     a: Matrix<'_, impl Axis, impl Axis>,
@@ -443,7 +450,7 @@ fn product<V: Vector, const ROWS: usize, const WIDE: usize>(
             while column < n {
                 let left = n - column;
                 // SAFETY: the assertions above guarantee that rows 0..m, columns 0..n and terms 0..k are within their arrays; a
-                // panel covers no more than the columns that are left.
+                // panel covers no more than the columns that are left. The caller guarantees the instruction set.
                 column += unsafe {
                     if WIDE >= 4 && left >= 4 * V::LEN {
                         panel::<V, ROWS, 4>(c, to, a, b, range.clone(), init, column)
@@ -463,7 +470,7 @@ fn product<V: Vector, const ROWS: usize, const WIDE: usize>(
 /// Returns the number of columns.
 ///
 /// # Safety
-/// The ranges of rows, columns and terms are within the arrays.
+/// The ranges of rows, columns and terms are within the arrays, and the machine has the instruction set of `V`.
 #[inline(always)]
 unsafe fn panel<V: Vector, const ROWS: usize, const N: usize>(
     c: &mut [f32],
@@ -499,7 +506,7 @@ unsafe fn panel<V: Vector, const ROWS: usize, const N: usize>(
 /// Returns M.
 ///
 /// # Safety
-/// The ranges of rows, columns and terms are within the arrays.
+/// The ranges of rows, columns and terms are within the arrays, and the machine has the instruction set of `V`.
 #[inline(always)]
 unsafe fn block<V: Vector, const M: usize, const N: usize>(
     c: &mut [f32],
@@ -510,10 +517,10 @@ unsafe fn block<V: Vector, const M: usize, const N: usize>(
     init: Init<'_>,
     (i, column): (usize, usize),
 ) -> usize {
-    // SAFETY: the columns are within the bias, the rows and terms within A, the terms and columns within B, the rows and columns
-    // within C.
+    // SAFETY: guaranteed by the caller: the columns are within the bias, the rows and terms within A, the terms and columns
+    // within B, the rows and columns within C.
     unsafe {
-        // The next part of a long sum, which the cores' own prefetchers miss.
+        // The inputs of the next part of a long sum.
         if column == 0 && terms.end - terms.start == TERMS && a.columns.ascend(terms.end + 1) {
             for r in 0..M {
                 let next = a.data.as_ptr().wrapping_add(a.rows.at(i + r) + a.columns.at(terms.end));

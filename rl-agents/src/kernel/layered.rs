@@ -115,11 +115,12 @@ pub(crate) fn suits(net: &Net) -> bool {
     net.encoder.is_none() && net.memory.is_none() && net.lens().packed >= WIDE
 }
 
-/// Rows of a panel that has at least `n`: an odd multiple of 32.
+/// Rows of the panels for a minibatch of `n` samples.
 ///
-/// The same rows of all panels then lie in different sets of a cache. Panels of 512 rows would all share those of a few.
-fn spread(n: usize) -> usize {
-    n.div_ceil(32) / 2 * 64 + 32
+/// Those of a chunk, filled up to an odd multiple of 32: the same rows of all panels then lie in different sets of a cache.
+/// Panels of 512 rows would all share those of a few.
+pub(crate) fn height(n: usize) -> usize {
+    n.min(CHUNK).div_ceil(32) / 2 * 64 + 32
 }
 
 impl Layered {
@@ -147,7 +148,7 @@ impl Layered {
     ) {
         let chunks = chunks(slices.iter().map(|slice| &slice.range));
         let n = slices.iter().map(|slice| slice.range.len()).sum::<usize>();
-        self.reserve(kernel.net, spread(n.min(CHUNK)), chunks.len() > 1);
+        self.reserve(kernel.net, height(n), chunks.len() > 1);
         for (i, chunk) in chunks.iter().enumerate() {
             self.forward(kernel, samples, threads, rows_of(chunk));
             self.loss(kernel, slices, threads, loss, chunk);

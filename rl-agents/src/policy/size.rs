@@ -39,9 +39,9 @@ impl NetSize {
     pub fn minibatch(&self, n: u64) -> u64 {
         let numbers = |bytes: u64| usize::try_from(bytes / 4).unwrap_or(usize::MAX);
         let n_samples = usize::try_from(n).unwrap_or(usize::MAX);
-        let chunk = layered::CHUNK as u64;
         if self.sample > 0 {
-            n.min(chunk).saturating_mul(self.sample) + if n > chunk { self.slice } else { 0 }
+            let rows = layered::height(n_samples) as u64;
+            rows.saturating_mul(self.sample) + if n_samples > layered::CHUNK { self.slice } else { 0 }
         } else {
             (slices::of_minibatch(n_samples, numbers(self.params)) as u64).saturating_mul(self.slice)
         }
