@@ -46,22 +46,38 @@ fn a_product_without_one_of_its_barriers_is_a_race() {
         run(machine, "dense_bias_gradient", 256, &params)
     };
     assert!(check(ptx, "dense_bias_gradient", launch) >= 2);
-    let size = bytes(&[m, n_in, n_out, 1]);
-    let n = (m * n_in) as usize;
     for kernel in ["dense_forward", "dense_input_gradient", "dense_weight_gradient"] {
-        let launch = |machine: &mut Machine| {
-            let mut params: Vec<_> =
-                (0..if kernel == "dense_weight_gradient" { 3 } else { 4 }).map(|_| floats(machine, n)).collect();
-            params.push(size.clone());
-            match kernel {
-                "dense_input_gradient" => params.push(bytes(&[0])),
-                "dense_weight_gradient" => params.push(bytes(&[1600, 0, m, 1, 1, 1])),
-                _ => {}
-            }
-            run(machine, kernel, 128, &params)
-        };
-        assert!(check(ptx, kernel, launch) >= 2, "{kernel}");
+        assert!(check_product(ptx, kernel, [m, n_in, n_out]) >= 2, "{kernel}");
     }
+    // Two rounds of 32 terms, and a rest that takes two steps.
+    let ptx = include_str!("../ptx/wide.ptx");
+    for kernel in ["wide_forward", "wide_input_gradient", "wide_weight_gradient"] {
+        assert!(check_product(ptx, kernel, [88, 88, 88]) >= 5, "{kernel}");
+    }
+    // Two rounds of eight tiles.
+    let launch = |machine: &mut Machine| {
+        let params = [floats(machine, 3000), floats(machine, 1000), floats(machine, 4)];
+        let [x, dz, partial] = params;
+        let params = [x, dz, partial, bytes(&[1000, 3, 1, 0]), bytes(&[4, 0, 1000, 1, 1, 11])];
+        run(machine, "few_weight_gradient", 256, &params)
+    };
+    assert!(check(include_str!("../ptx/few.ptx"), "few_weight_gradient", launch) >= 2);
+}
+
+/// Removes each barrier of a product in turn; returns how many it has.
+fn check_product(ptx: &str, kernel: &str, [m, n_in, n_out]: [u32; 3]) -> usize {
+    let n = (m.max(n_in) * n_in.max(n_out) + n_out) as usize;
+    check(ptx, kernel, |machine| {
+        let pointers = if kernel.ends_with("weight_gradient") { 3 } else { 4 };
+        let mut params: Vec<_> = (0..pointers).map(|_| floats(machine, n)).collect();
+        params.push(bytes(&[m, n_in, n_out, 1]));
+        if kernel.ends_with("input_gradient") {
+            params.push(bytes(&[0]));
+        } else if kernel.ends_with("weight_gradient") {
+            params.push(bytes(&[(n_in + 1) * n_out, 0, m, 1, 1, 1]));
+        }
+        run(machine, kernel, 128, &params)
+    })
 }
 
 #[test]

@@ -17,11 +17,12 @@ use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, Vi
 use rl_envs::{Actions, Obs, Purpose, Rng, Spaces, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 19] = [
+const OTHERS: [&str; 21] = [
     "clock",
     "conv",
     "dense",
     "episodes",
+    "few",
     "gae",
     "gather",
     "learner",
@@ -37,6 +38,7 @@ const OTHERS: [&str; 19] = [
     "sums",
     "surrogate",
     "targets",
+    "wide",
 ];
 
 /// Hash of every module's results, a line each.
@@ -373,6 +375,7 @@ fn run(device: &Device, module: &str) -> u64 {
         "conv" => learner::conv(device, &mut bits),
         "dense" => learner::dense(device, &mut bits),
         "episodes" => episodes(device, &mut bits),
+        "few" => learner::few(device, &mut bits),
         "gae" => gae(device, &mut bits),
         "gather" => gather(device, &mut bits),
         "learner" | "policy_gradient" | "surrogate" => learner::update(device, &mut bits),
@@ -386,6 +389,7 @@ fn run(device: &Device, module: &str) -> u64 {
         "samples" => learner::samples(device, &mut bits),
         "sums" => learner::sums(device, &mut bits),
         "targets" => learner::targets(device, &mut bits),
+        "wide" => learner::wide(device, &mut bits),
         name => environment(device, name, &mut bits),
     }
     bits.hash.finish()

@@ -60,17 +60,18 @@ same() { # name, two runs: the same seed leaves the same parameters and moments
     [ $outcome = passed ] || { failed=1; tail -n 3 "$logs/$1"*.log; }
 }
 
-speed() { # environments, minibatch, settings ..: env steps/s of a training on the GPU
+speed() { # environments, minibatch, hidden layers, settings ..: env steps/s of a training on the GPU
     n=$1
     batch=$2
-    shift 2
-    log="$logs/speed-$n-$batch.log"
-    if timeout 120 "$here/bin/rl" train cartpole --device cuda "$@" --set eval_episodes=1 --json --profile \
-        --run-dir "$logs/runs/speed-$n-$batch" >"$log" 2>&1; then
+    hidden=$3
+    shift 3
+    log="$logs/speed-$n-$batch-$hidden.log"
+    if timeout 120 "$here/bin/rl" train cartpole --device cuda "$@" --set hidden=[$hidden] --set eval_episodes=1 --json --profile \
+        --run-dir "$logs/runs/speed-$n-$batch-$hidden" >"$log" 2>&1; then
         last=$(grep '"env_steps_per_s"' "$log" | tail -n 1)
-        echo "{\"device\": \"cuda\", \"envs\": $n, \"batch\": $batch, \"done\": $last}" | tee -a "$results/train.jsonl"
+        echo "{\"device\": \"cuda\", \"envs\": $n, \"batch\": $batch, \"hidden\": [$hidden], \"done\": $last}" | tee -a "$results/train.jsonl"
     else
-        note "speed-$n-$batch" "failed or killed"
+        note "speed-$n-$batch-$hidden" "failed or killed"
         tail -n 3 "$log"
     fi
     rm -rf "$logs/runs"
@@ -108,13 +109,14 @@ for stage in "$@"; do
         if ! ncu=$(command -v ncu); then
             note kernels "no ncu, skipped"
         else
-            for n in ${KERNEL_ENVS:-4096 65536}; do
+            for of in ${KERNELS_OF:-4096:64,64 65536:64,64 4096:256,256}; do
+                n=${of%:*} hidden=${of#*:}
                 # The first iteration is not a graph, so that every kernel is timed; replayed once each, one metric is one pass.
-                timeout 240 "$ncu" --clock-control none --csv --page raw --print-units base \
+                timeout 160 "$ncu" --clock-control none --csv --page raw --print-units base \
                     --metrics gpu__time_duration.sum,launch__grid_size,launch__registers_per_thread,sm__warps_active.avg.pct_of_peak_sustained_active \
-                    "$here/bin/rl" train cartpole --device cuda --envs $n --steps $((n * 32)) $rollout \
-                    --set ppo.batch_size=$((n * 8)) --run-dir "$logs/runs/kernels-$n" >"$logs/kernels-$n.csv" 2>&1
-                awk -v envs=$n -f "$here/kernels.awk" "$logs/kernels-$n.csv" | tee -a "$results/kernels.csv"
+                    "$here/bin/rl" train cartpole --device cuda --envs $n --steps $((n * 32)) $rollout --set hidden=[$hidden] \
+                    --set ppo.batch_size=$((n * 8)) --run-dir "$logs/runs/kernels-$n-$hidden" >"$logs/kernels-$n-$hidden.csv" 2>&1
+                awk -v envs="$n $(echo $hidden | tr , -)" -f "$here/kernels.awk" "$logs/kernels-$n-$hidden.csv" | tee -a "$results/kernels.csv"
             done
             note kernels done
         fi
@@ -122,9 +124,12 @@ for stage in "$@"; do
     speed)
         : >"$results/train.jsonl"
         for n in ${TRAIN_ENVS:-1024 4096 16384 65536 262144}; do
-            speed $n $((n * 8)) --steps $((n * 32 * ${TRAIN_ITERATIONS:-40})) $rollout --set ppo.batch_size=$((n * 8)) --envs $n
+            speed $n $((n * 8)) 64,64 --steps $((n * 32 * ${TRAIN_ITERATIONS:-40})) $rollout --set ppo.batch_size=$((n * 8)) --envs $n
         done
-        speed 4096 256 --envs 4096 --steps 262144 # the preset's small minibatches
+        for hidden in 256,256 1024,1024; do
+            speed 4096 32768 $hidden --steps $((4096 * 32 * 20)) $rollout --set ppo.batch_size=32768 --envs 4096
+        done
+        speed 4096 256 64,64 --envs 4096 --steps 262144 # the preset's small minibatches
         ;;
     test)
         for test in "$here"/bin/test-*; do
@@ -177,6 +182,10 @@ for stage in "$@"; do
             JAX_DEFAULT_MATMUL_PRECISION=highest timeout 200 python3 "$here/peers/device_ppo.py" >>"$results/peers.jsonl" \
                 2>"$logs/peer-jax-ppo-highest.log"
             note peer-jax-ppo-highest "exit $?"
+            for precision in default highest; do
+                WIDTH=256 JAX_DEFAULT_MATMUL_PRECISION=$precision timeout 100 python3 "$here/peers/device_ppo.py" 4096 \
+                    >>"$results/peers.jsonl" 2>"$logs/peer-jax-ppo-256-$precision.log"
+            done
         else
             note peer-jax-ppo "not installed, skipped"
         fi

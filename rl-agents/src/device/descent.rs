@@ -21,7 +21,7 @@ use crate::device::net::{DeviceNet, Needed, Queue, parts};
 use crate::device::normalize::{DeviceNormalizer, Inputs};
 use crate::device::staged::Staged;
 use crate::device::times::{DevicePhase, DeviceTimes};
-use crate::kernel::net::PackedNet;
+use crate::kernel::net::{Net, PackedNet};
 use crate::kernel::slices;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::learner::reevaluate::CONTIGUOUS;
@@ -35,9 +35,15 @@ use crate::{ActorCritic, Error};
 /// Returns the slices of a minibatch, for a network with `n_params` parameters.
 ///
 /// Each tile has a partial gradient; above a maximum number of floats, each slice has one. Those of small networks are the only
-/// blocks of work that a device gets, so they may take 1 GiB: enough for minibatches of 2 million samples.
-pub(crate) fn minibatch_slices(batch_size: usize, n_params: usize) -> MinibatchSlices {
-    let max_floats = if n_params < 1 << 16 { 1 << 28 } else { 1 << 26 };
+/// blocks of work that a device gets, so they may take 1 GiB: enough for minibatches of 2 million samples. So are those of
+/// convolutions, which have fewer parameters than the layers after them. Gradients of large dense layers have blocks enough, and
+/// fewer rows of them are less to write and to read.
+pub(crate) fn minibatch_slices(batch_size: usize, n_params: usize, net: &Net) -> MinibatchSlices {
+    let max_floats = match n_params {
+        ..0x10000 => 1 << 28,
+        _ if net.encoder.is_some() => 1 << 26,
+        _ => 1 << 24,
+    };
     MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, max_floats)
 }
 
@@ -244,7 +250,7 @@ impl DeviceDescent {
             _ => None,
         };
         let (len, n_params) = (shape.n_steps * shape.n_envs, policy.params().len());
-        let slices = minibatch_slices(batch_size, n_params);
+        let slices = minibatch_slices(batch_size, n_params, net);
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
         let held = held(&slices, micro_batch);
         let (actor, critic) = policy.chains();

@@ -141,7 +141,7 @@ impl DeviceDqn {
         let (chains, n_actions, network) = (network.chains(), network.n_actions(), network.network());
         let Some(PackedNet { net, .. }) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
         let n_params = network.params().len();
-        let slices = minibatch_slices(b, n_params);
+        let slices = minibatch_slices(b, n_params, net);
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
         let memory: Arc<dyn Memory> = Arc::new(Pinned(device.clone()));
         let slot = || {

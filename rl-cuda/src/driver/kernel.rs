@@ -237,16 +237,14 @@ mod tests {
         let (mut words, mut state) = (Buffer::<u32>::zeros(device, 1)?, LearnerState::new(device)?);
         let (mut sum, mut scratch) = (Buffer::<f64>::zeros(device, 1)?, Buffer::<f64>::zeros(device, 4)?);
         let (bytes, one) = (Buffer::<u8>::zeros(device, 1)?, Buffer::<f32>::zeros(device, 1)?);
-        let (layer, slices) = (DenseLayer { n_in: 1, n_out: 1, activation: Activation::Tanh }, MinibatchSlices::new(1, 1, 2, 2));
+        let slices = MinibatchSlices::new(1, 1, 2, 2);
         let number = one.view();
         kernels.samples(stream, &Obs::F32(number), 1.0, 1, None, &floats.view_mut().into_slice(0..1))?;
         kernels.samples(stream, &Obs::U8(bytes.view()), 1.0, 1, Some(&words.view()), &floats.view_mut().into_slice(0..1))?;
         let one_hot = OneHotInputs::new(device, &[1])?;
         kernels.one_hot(stream, &number, &one_hot, None, &floats.view_mut().into_slice(0..1))?;
-        let of_layer = DenseParams { layer, params: others.view() };
-        kernels.forward(stream, of_layer, &number, &floats.view_mut().into_slice(0..1))?;
-        kernels.input_gradient(stream, of_layer, &number, None, false, &floats.view_mut().into_slice(0..1))?;
-        kernels.gradient(stream, layer, &slices, &number, &number, &floats.view_mut())?;
+        // Few outputs, few samples, and many.
+        [(1, 1, 1), (1, 9, 9), (8192, 12, 64)].into_iter().try_for_each(|sizes| launch_dense(&kernels, stream, sizes))?;
         kernels.sum_gradients(stream, &slices, &floats.view(), &others.view_mut())?;
         let activation = Activation::Tanh;
         let shape =
@@ -316,6 +314,19 @@ mod tests {
         kernels.explained_variance(stream, [&number, &number], &scratch.view_mut(), &mut state)?;
         launch_off_policy(device, stream, &number)?;
         launch_q_learning(device, stream, &number, &mut state)
+    }
+
+    /// Launches the kernels of a dense layer of some samples, inputs and outputs.
+    fn launch_dense(kernels: &LearnerKernels, stream: &Stream, (m, n_in, n_out): (usize, usize, usize)) -> Result<(), Error> {
+        let floats = |n: usize| Buffer::<f32>::zeros(stream.device(), n);
+        let (layer, n_params) = (DenseLayer { n_in, n_out, activation: Activation::Tanh }, (n_in + 1) * n_out);
+        let slices = MinibatchSlices::new(m, 1, n_params, usize::MAX);
+        let (params, x, dz) = (floats(n_params)?, floats(m * n_in)?, floats(m * n_out)?);
+        let [mut y, mut dx, mut partial] = [floats(m * n_out)?, floats(m * n_in)?, floats(slices.rows() * n_params)?];
+        let of_layer = DenseParams { layer, params: params.view() };
+        kernels.forward(stream, of_layer, &x.view(), &y.view_mut())?;
+        kernels.input_gradient(stream, of_layer, &dz.view(), None, false, &dx.view_mut())?;
+        kernels.gradient(stream, layer, &slices, &x.view(), &dz.view(), &partial.view_mut())
     }
 
     /// Launches every kernel of off-policy corrections once.

@@ -60,7 +60,7 @@ macro_rules! headers {
 pub(crate) const MODULES: &[Module] = modules![
     "envs": "acrobot", "breakout", "cartpole", "clock", "mountain_car", "mountain_car_continuous", "pendulum", "snake";
     "learner": "learner", "off_policy", "policy_gradient", "q_learning", "sample", "surrogate";
-    "net": "conv", "dense", "narrow", "normalize", "samples";
+    "net": "conv", "dense", "few", "narrow", "normalize", "samples", "wide";
     "sums": "episodes", "gae", "gather", "math", "permutation", "sums", "targets";
 ];
 

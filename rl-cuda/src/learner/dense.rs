@@ -1,4 +1,7 @@
 //! Dense layers and their gradients.
+//!
+//! Three files of kernels have the same sums: `few` for up to eight inputs or outputs, `wide` for matrices that fill a device
+//! with its large blocks, `dense` for all others.
 
 use super::kernels::{BLOCK, LearnerKernels};
 use super::layer::{Activation, DenseLayer, DenseParams};
@@ -10,6 +13,19 @@ use crate::{Error, Stream, View, ViewMut};
 /// Rows and columns that a block of a product computes, with 128 threads.
 const SIDE: usize = 64;
 
+/// Rows and columns that a block of `wide` computes, with 128 threads.
+const WIDE: [usize; 2] = [128, 64];
+/// Number of such blocks that fill a device better than twice as many others.
+const MANY_BLOCKS: usize = 64;
+
+/// Largest number of inputs or outputs that counts as few.
+const FEW: usize = 8;
+/// Samples of a block of `few_forward`: few, so that they fill a device.
+const FEW_ROWS: u32 = 32;
+/// Columns of a block of `few_weight_gradient`, and its threads.
+const FEW_COLUMNS: usize = 32;
+const FEW_THREADS: u32 = 256;
+
 /// Biases whose partial gradients a block computes, and its threads.
 const BIAS_COLUMNS: usize = 32;
 const BIAS_THREADS: u32 = 256;
@@ -20,6 +36,16 @@ const SUM_THREADS: u32 = 512;
 /// Number of blocks of a product.
 pub(super) fn blocks(rows: usize, columns: usize) -> u64 {
     (rows.div_ceil(SIDE) * columns.div_ceil(SIDE)) as u64
+}
+
+/// Number of blocks of `wide` for a matrix.
+///
+/// `None` if it does not fill a device with them, or if a size of the layer or a matrix is not one of aligned groups of four.
+fn wide_blocks([rows, columns]: [usize; 2], times: usize, layer: DenseLayer, matrices: &[u64]) -> Option<u64> {
+    let blocks = rows.div_ceil(WIDE[0]) * columns.div_ceil(WIDE[1]) * times;
+    let aligned = matrices.iter().all(|matrix| matrix.is_multiple_of(16));
+    let fours = layer.n_in.is_multiple_of(4) && layer.n_out.is_multiple_of(4) && aligned;
+    (fours && blocks >= MANY_BLOCKS).then_some(blocks as u64)
 }
 
 #[allow(unsafe_code)]
@@ -43,8 +69,14 @@ impl LearnerKernels {
         let bias = params.slice(n_in * n_out..params.len());
         let args = Args::new().push_long(params.address()).push_long(bias.address()).push_long(x.address());
         let args = args.push_long(y.address()).push(&layer.words(m, activation));
-        // SAFETY: the parameters are those of `dense_forward`; lengths were checked above.
-        unsafe { self.forward.launch(stream, blocks(m, n_out) * u64::from(BLOCK), BLOCK, args) }
+        let wide = wide_blocks([m, n_out], 1, layer, &[x.address(), y.address()]);
+        let (kernels, threads) = match wide {
+            _ if n_out <= FEW => (&self.few, m as u64),
+            Some(blocks) => (&self.wide, blocks * u64::from(BLOCK)),
+            None => (&self.dense, blocks(m, n_out) * u64::from(BLOCK)),
+        };
+        // SAFETY: the parameters are those of `dense_forward`, `wide_forward` and `few_forward`; lengths were checked above.
+        unsafe { kernels.forward.launch(stream, threads, if n_out <= FEW { FEW_ROWS } else { BLOCK }, args) }
     }
 
     /// Computes the gradient `dx`, (m, K), of the inputs.
@@ -72,8 +104,13 @@ impl LearnerKernels {
         length("y", dx.len(), derive.map_or(dx.len(), |(_, y)| y.len()))?;
         let args = Args::new().push_long(params.address()).push_long(dz.address()).push_long(y).push_long(dx.address());
         let args = args.push(&layer.words(m, activation)).push(&[u32::from(add)]);
-        // SAFETY: the parameters are those of `dense_input_gradient`; lengths were checked above.
-        unsafe { self.input_gradient.launch(stream, blocks(m, n_in) * u64::from(BLOCK), BLOCK, args) }
+        let (kernels, threads) = match wide_blocks([m, n_in], 1, layer, &[dz.address(), y, dx.address()]) {
+            _ if n_out <= FEW => (&self.few, (m * n_in) as u64),
+            Some(blocks) => (&self.wide, blocks * u64::from(BLOCK)),
+            None => (&self.dense, blocks(m, n_in) * u64::from(BLOCK)),
+        };
+        // SAFETY: the parameters are those of `dense_input_gradient`, `wide_..` and `few_..`; lengths were checked above.
+        unsafe { kernels.input_gradient.launch(stream, threads, BLOCK, args) }
     }
 
     /// Writes a layer's partial gradients.
@@ -99,9 +136,20 @@ impl LearnerKernels {
         length("partial", len, partial.len().min(len))?;
         let (size, words) = (layer.words(slices.n, Activation::None), slices.words());
         let args = Args::new().push_long(x.address()).push_long(dz.address()).push_long(partial.address());
+        let args = args.push(&size).push(&words);
+        if n_in.min(n_out) <= FEW {
+            let columns = if n_out <= FEW { n_in + 1 } else { n_out };
+            let n = (slices.rows() * columns.div_ceil(FEW_COLUMNS)) as u64 * u64::from(FEW_THREADS);
+            // SAFETY: the parameters are those of `few_weight_gradient`; lengths were checked above.
+            return unsafe { self.few.weight_gradient.launch(stream, n, FEW_THREADS, args) };
+        }
+        if let Some(blocks) = wide_blocks([n_in, n_out], slices.rows(), layer, &[x.address(), dz.address()]) {
+            // SAFETY: the parameters are those of `wide_weight_gradient`; lengths were checked above.
+            return unsafe { self.wide.weight_gradient.launch(stream, blocks * u64::from(BLOCK), BLOCK, args) };
+        }
         let n = blocks(n_in, n_out) * slices.rows() as u64 * u64::from(BLOCK);
         // SAFETY: the parameters are those of `dense_weight_gradient`; lengths were checked above.
-        unsafe { self.weight_gradient.launch(stream, n, BLOCK, args.push(&size).push(&words))? };
+        unsafe { self.dense.weight_gradient.launch(stream, n, BLOCK, args)? };
         let bias = partial.address() + 4 * (n_in * n_out) as u64;
         let args = Args::new().push_long(dz.address()).push_long(bias).push(&size).push(&words);
         let blocks = (slices.rows() * n_out.div_ceil(BIAS_COLUMNS)) as u64;

@@ -66,14 +66,22 @@ impl OneHotInputs {
     }
 }
 
+/// Kernels of a dense layer.
+#[derive(Debug)]
+pub(super) struct LayerKernels {
+    pub(super) forward: Kernel,
+    pub(super) input_gradient: Kernel,
+    pub(super) weight_gradient: Kernel,
+}
+
 /// Loaded kernels.
 #[derive(Debug)]
 pub struct LearnerKernels {
     samples: [Kernel; 2],
     one_hot: Kernel,
-    pub(super) forward: Kernel,
-    pub(super) input_gradient: Kernel,
-    pub(super) weight_gradient: Kernel,
+    pub(super) dense: LayerKernels,
+    pub(super) wide: LayerKernels,
+    pub(super) few: LayerKernels,
     pub(super) bias_gradient: Kernel,
     pub(super) sum_gradients: Kernel,
     pub(super) narrow_forward: Kernel,
@@ -112,12 +120,19 @@ impl LearnerKernels {
         let objective = |module| -> Result<[Kernel; 3], Error> {
             Ok([kernel(module, "categorical")?, kernel(module, "gaussian")?, kernel(module, "heads")?])
         };
+        let layer = |module| -> Result<LayerKernels, Error> {
+            Ok(LayerKernels {
+                forward: kernel(module, "forward")?,
+                input_gradient: kernel(module, "input_gradient")?,
+                weight_gradient: kernel(module, "weight_gradient")?,
+            })
+        };
         Ok(Self {
             samples: [kernel("samples", "f32")?, kernel("samples", "u8")?],
             one_hot: kernel("samples", "one_hot")?,
-            forward: kernel("dense", "forward")?,
-            input_gradient: kernel("dense", "input_gradient")?,
-            weight_gradient: kernel("dense", "weight_gradient")?,
+            dense: layer("dense")?,
+            wide: layer("wide")?,
+            few: layer("few")?,
             bias_gradient: kernel("dense", "bias_gradient")?,
             sum_gradients: kernel("dense", "sum_gradients")?,
             narrow_forward: kernel("narrow", "forward")?,

@@ -18,17 +18,17 @@ fn source(index: u32) -> Source {
     Source(Rng::new(11, index, 0, Purpose::Init))
 }
 
-pub(crate) fn dense(device: &Device, bits: &mut Bits<'_>) {
+/// Runs layers of (samples, inputs, outputs) forward and back.
+///
+/// Each has twice as many slices as the one before, up to 16.
+fn layers(device: &Device, bits: &mut Bits<'_>, sizes: &[(usize, usize, usize)], activations: &[Activation], slices: usize) {
     let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(0));
-    let activations = [Activation::None, Activation::Tanh, Activation::Relu, Activation::Elu];
-    // The last two are loaded four numbers at a time.
-    let sizes = [(1, 1, 1), (97, 33, 65), (65, 130, 31), (33, 31, 130), (200, 96, 97), (900, 132, 68), (70, 8, 128)];
-    for (i, (m, n_in, n_out)) in sizes.into_iter().enumerate() {
+    for (i, &(m, n_in, n_out)) in (slices.ilog2()..).zip(sizes) {
         let mut floats = |n: usize| upload(device, &source.floats(n));
         let (params, x, dz) = (floats((n_in + 1) * n_out), floats(m * n_in), floats(m * n_out));
         let mut y = Buffer::zeros(device, m * n_out).unwrap();
         let mut dx = floats(m * n_in);
-        for activation in activations {
+        for &activation in activations {
             let layer = DenseLayer { n_in, n_out, activation };
             let layer = DenseParams { layer, params: params.view() };
             kernels.forward(&stream, layer, &x.view(), &y.view_mut()).unwrap();
@@ -54,6 +54,26 @@ pub(crate) fn dense(device: &Device, bits: &mut Bits<'_>) {
             bits.floats(&gradient.view());
         }
     }
+}
+
+const ACTIVATIONS: [Activation; 4] = [Activation::None, Activation::Tanh, Activation::Relu, Activation::Elu];
+
+pub(crate) fn dense(device: &Device, bits: &mut Bits<'_>) {
+    // The last two are loaded four numbers at a time.
+    let sizes = [(1, 1, 1), (97, 33, 65), (65, 130, 31), (33, 31, 130), (200, 96, 97), (900, 132, 68), (70, 8, 128)];
+    layers(device, bits, &sizes, &ACTIVATIONS, 1);
+}
+
+pub(crate) fn few(device: &Device, bits: &mut Bits<'_>) {
+    // Parts of a sum of their own, and one; loads of four numbers, and of one; one block of columns, and several.
+    let sizes = [(33, 132, 1), (70, 100, 8), (5, 31, 3), (1700, 4, 41), (97, 8, 64), (300, 3, 33), (64, 1, 9), (40, 8, 8)];
+    layers(device, bits, &sizes, &ACTIVATIONS, 1);
+}
+
+pub(crate) fn wide(device: &Device, bits: &mut Bits<'_>) {
+    // Blocks enough for the large kernels: of several tiles for each slice; of rounds of 32 terms and a rest; of a rest alone.
+    let sizes = [(1800, 132, 260), (4100, 100, 132), (8300, 12, 60)];
+    layers(device, bits, &sizes, &[Activation::Tanh], 16);
 }
 
 pub(crate) fn narrow(device: &Device, bits: &mut Bits<'_>) {

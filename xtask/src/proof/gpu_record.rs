@@ -77,10 +77,13 @@ pub(crate) fn write(root: &Path, dir: &Path) -> Result<()> {
     }
 
     if dir.join("train.jsonl").exists() {
-        text.push_str("\n| training PPO on CartPole, environments | device | env steps/s |\n|---|---|---|\n");
+        text.push_str(
+            "\n| training PPO on CartPole, environments | minibatch | hidden layers | device | env steps/s |\n|---|---|---|---|---|\n",
+        );
         for row in lines("train.jsonl")? {
-            let (envs, on) = (&row["envs"], row["device"].as_str().unwrap_or_default());
-            let _ = writeln!(text, "| {envs} | {on} | {:.3e} |", of(&row["done"], "env_steps_per_s"));
+            let (envs, batch, hidden) = (&row["envs"], &row["batch"], &row["hidden"]);
+            let (on, rate) = (row["device"].as_str().unwrap_or_default(), of(&row["done"], "env_steps_per_s"));
+            let _ = writeln!(text, "| {envs} | {batch} | {hidden} | {on} | {rate:.3e} |");
         }
     }
 
