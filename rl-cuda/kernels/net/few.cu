@@ -68,17 +68,34 @@ extern "C" __global__ void few_forward(const f32* weight, const f32* bias, const
 }
 HOST_KERNEL(few_forward)
 
-// As dense_input_gradient, of a layer with few outputs, a thread for each number.
-extern "C" __global__ void few_input_gradient(const f32* weight, const f32* dz, const f32* y, f32* dx, Size size, u32 add) {
-    u64 i = thread_number();
-    if (i >= (u64)size.m * size.n_in) return;
-    const f32 *gradients = dz + i / size.n_in * size.n_out, *weights = weight + i % size.n_in * size.n_out;
-    f32 sum = 0.0f;
-    for (u32 j = 0; j < size.n_out; ++j) {
-        sum = fmaf(gradients[j], weights[j], sum);
+const u32 FEW_ROWS = 8; // of a thread
+
+// As dense_input_gradient, of a layer with few outputs. A block has 128 columns of eight rows.
+extern "C" __global__ void __launch_bounds__(THREADS)
+few_input_gradient(const f32* weight, const f32* dz, const f32* y, f32* dx, Size size, u32 add) {
+    u32 across = (size.n_in + THREADS - 1) / THREADS, column = blockIdx.x % across * THREADS + threadIdx.x;
+    if (column >= size.n_in) return;
+    f32 weights[FEW];
+#pragma unroll
+    for (u32 j = 0; j < FEW; ++j) {
+        weights[j] = weight[(u64)column * size.n_out + least(j, size.n_out - 1)];
     }
-    sum = add ? dx[i] + sum : sum;
-    dx[i] = size.activation == ACTIVATION_NONE ? sum : derive(size.activation, y[i], sum);
+#pragma unroll
+    for (u32 i = 0; i < FEW_ROWS; ++i) {
+        u32 row = blockIdx.x / across * FEW_ROWS + i;
+        if (row >= size.m) return;
+        const f32* gradients = dz + (u64)row * size.n_out;
+        u64 at = (u64)row * size.n_in + column;
+        f32 sum = 0.0f;
+#pragma unroll
+        for (u32 j = 0; j < FEW; ++j) {
+            if (j < size.n_out) {
+                sum = fmaf(gradients[j], weights[j], sum);
+            }
+        }
+        sum = add ? dx[at] + sum : sum;
+        dx[at] = size.activation == ACTIVATION_NONE ? sum : derive(size.activation, y[at], sum);
+    }
 }
 HOST_KERNEL(few_input_gradient)
 

@@ -69,6 +69,26 @@ impl KernelBench<'_, LearnerKernels> {
         })
     }
 
+    /// Adds y = f(w x) of a layer from K inputs, and dx = f'(x) w dz of one to K outputs.
+    ///
+    /// All inputs and all of dz are 0 but the first ones, x.
+    fn layer(&mut self, x: &[f32], [n_in, n_out]: [usize; 2], weight: f32, activation: Activation) {
+        let first_of = |n: usize| x.iter().flat_map(move |&x| [x].into_iter().chain(vec![0.0; n - 1])).collect::<Vec<_>>();
+        let params = [vec![weight; n_in * n_out], vec![-0.0; n_in.max(n_out)]].concat();
+        let [params, inputs] = [&params, &first_of(n_in)].map(|numbers| self.upload(numbers));
+        let outputs = self.upload(&x.iter().flat_map(|&x| vec![x; n_out]).collect::<Vec<_>>());
+        let [mut y, mut dx] = [(); 2].map(|()| self.zeros(x.len() * n_out));
+        let layer = DenseLayer { n_in, n_out, activation };
+        let params = params.view();
+        let of = |layer: DenseLayer| DenseParams { layer, params: params.slice(0..(layer.n_in + 1) * layer.n_out) };
+        self.kernels.forward(&self.stream, of(layer), &inputs.view(), &y.view_mut()).unwrap();
+        let outputs = outputs.view();
+        let derive = (activation != Activation::None).then_some((activation, &outputs));
+        let back = DenseLayer { n_in: n_out, n_out: n_in, activation };
+        self.kernels.input_gradient(&self.stream, of(back), &inputs.view(), derive, false, &dx.view_mut()).unwrap();
+        [&y, &dx].into_iter().for_each(|floats| self.digest.floats(&self.stream, floats));
+    }
+
     fn slices(&mut self, n: usize, len: usize) -> MinibatchSlices {
         let (count, most) = (self.corners.pick(&[1, 2, 4, 8, 16]), self.corners.pick(&[0, usize::MAX]));
         MinibatchSlices::new(n, count, len, most)

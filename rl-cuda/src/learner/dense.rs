@@ -22,6 +22,8 @@ const MANY_BLOCKS: usize = 64;
 const FEW: usize = 8;
 /// Samples of a block of `few_forward`: few, so that they fill a device.
 const FEW_ROWS: u32 = 32;
+/// Rows of a block of `few_input_gradient`.
+const GRADIENT_ROWS: usize = 8;
 /// Columns of a block of `few_weight_gradient`, and its threads.
 const FEW_COLUMNS: usize = 32;
 const FEW_THREADS: u32 = 256;
@@ -105,7 +107,7 @@ impl LearnerKernels {
         let args = Args::new().push_long(params.address()).push_long(dz.address()).push_long(y).push_long(dx.address());
         let args = args.push(&layer.words(m, activation)).push(&[u32::from(add)]);
         let (kernels, threads) = match wide_blocks([m, n_in], 1, layer, &[dz.address(), y, dx.address()]) {
-            _ if n_out <= FEW => (&self.few, (m * n_in) as u64),
+            _ if n_out <= FEW => (&self.few, (m.div_ceil(GRADIENT_ROWS) * n_in.next_multiple_of(BLOCK as usize)) as u64),
             Some(blocks) => (&self.wide, blocks * u64::from(BLOCK)),
             None => (&self.dense, blocks(m, n_in) * u64::from(BLOCK)),
         };

@@ -66,13 +66,13 @@ pub(crate) fn dense(device: &Device, bits: &mut Bits<'_>) {
 
 pub(crate) fn few(device: &Device, bits: &mut Bits<'_>) {
     // Parts of a sum of their own, and one; loads of four numbers, and of one; one block of columns, and several.
-    let sizes = [(33, 132, 1), (70, 100, 8), (5, 31, 3), (1700, 4, 41), (97, 8, 64), (300, 3, 33), (64, 1, 9), (40, 8, 8)];
+    let sizes = [(33, 132, 1), (70, 100, 8), (45, 31, 3), (1700, 4, 41), (97, 8, 64), (300, 3, 33), (64, 1, 9), (40, 8, 8)];
     layers(device, bits, &sizes, &ACTIVATIONS, 1);
 }
 
 pub(crate) fn wide(device: &Device, bits: &mut Bits<'_>) {
     // Blocks enough for the large kernels: of several tiles for each slice; of rounds of 32 terms and a rest; of a rest alone.
-    let sizes = [(1800, 132, 260), (4100, 100, 132), (8300, 12, 60)];
+    let sizes = [(3400, 132, 68), (4100, 100, 132), (8300, 12, 60)];
     layers(device, bits, &sizes, &[Activation::Tanh], 16);
 }
 
