@@ -69,9 +69,9 @@ impl KernelBench<'_, LearnerKernels> {
         })
     }
 
-    /// Adds y = f(w x) of a layer from K inputs, and dx = f'(x) w dz of one to K outputs.
+    /// Adds y = f(w x) of a layer from K to N, and dx = f'(x) w dz of one from N to K.
     ///
-    /// All inputs and all of dz are 0 but the first ones, x.
+    /// The inputs of a sample and its dz are x, and zeros.
     fn layer(&mut self, x: &[f32], [n_in, n_out]: [usize; 2], weight: f32, activation: Activation) {
         let first_of = |n: usize| x.iter().flat_map(move |&x| [x].into_iter().chain(vec![0.0; n - 1])).collect::<Vec<_>>();
         let params = [vec![weight; n_in * n_out], vec![-0.0; n_in.max(n_out)]].concat();

@@ -15,7 +15,12 @@ pub(crate) struct Scratch {
 /// Mark for several threads.
 const SEVERAL: u32 = u32::MAX;
 
-/// Last access to a byte: its thread and its phase.
+/// Bytes of a cell, whose accesses are remembered together.
+///
+/// No kernel shares smaller numbers.
+const CELL: usize = 4;
+
+/// Last access to a cell: its thread and its phase.
 ///
 /// The phase is 0 before the first access.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,14 +29,20 @@ struct Touch {
     thread: u32,
 }
 
+/// Last write and last read of a cell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Touches {
+    write: Touch,
+    read: Touch,
+}
+
 /// Shared memory of the block that runs now.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     /// Bytes of this block.
     len: usize,
     data: Vec<u8>,
-    writes: Vec<Touch>,
-    reads: Vec<Touch>,
+    cells: Vec<Touches>,
     /// First phase of this block; accesses before it were other blocks'.
     first: u32,
     /// Increases with each block and each barrier.
@@ -43,8 +54,7 @@ impl Shared {
     pub(crate) fn begin_block(&mut self, len: usize) {
         // Phases begin again before they run out.
         if self.data.len() < len || self.phase > u32::MAX / 2 {
-            let touches = vec![Touch::default(); len];
-            *self = Self { data: vec![0; len], writes: touches.clone(), reads: touches, ..Self::default() };
+            *self = Self { data: vec![0; len], cells: vec![Touches::default(); len.div_ceil(CELL)], ..Self::default() };
         }
         self.phase += 1;
         (self.first, self.len) = (self.phase, len);
@@ -66,21 +76,21 @@ impl Shared {
             let text = format!("{len} bytes of shared memory at {address}, beyond its {size} bytes");
             return Err(Fault::new(Kind::OutOfBounds, text));
         }
-        let is_now = |touch: Touch| touch.phase == self.phase && touch.thread != thread;
-        for byte in at..at + len {
-            let (write, read) = (self.writes[byte], self.reads[byte]);
-            if how != How::Write && write.phase < self.first {
+        let (first, mine) = (self.first, Touch { phase: self.phase, thread });
+        let is_now = |touch: Touch| touch.phase == mine.phase && touch.thread != thread;
+        for (i, Touches { write, read }) in self.cells[at / CELL..(at + len).div_ceil(CELL)].iter_mut().enumerate() {
+            let byte = at / CELL * CELL + i * CELL;
+            if how != How::Write && write.phase < first {
                 return Err(Fault::new(Kind::Uninitialized, format!("shared memory at {byte}")));
             }
-            if is_now(write) || (how != How::Read && is_now(read)) {
+            if is_now(*write) || (how != How::Read && is_now(*read)) {
                 let text = format!("shared memory at {byte}: thread {thread} and another since the last barrier");
                 return Err(Fault::new(Kind::Race, text));
             }
-            let mine = Touch { phase: self.phase, thread };
             if how == How::Read {
-                self.reads[byte] = if is_now(read) { Touch { thread: SEVERAL, ..mine } } else { mine };
+                *read = if is_now(*read) { Touch { thread: SEVERAL, ..mine } } else { mine };
             } else {
-                self.writes[byte] = mine;
+                *write = mine;
             }
         }
         Ok(&mut self.data[at..at + len])
