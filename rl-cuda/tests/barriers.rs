@@ -56,8 +56,7 @@ fn a_product_without_one_of_its_barriers_is_a_race() {
     }
     // Two rounds of eight tiles.
     let launch = |machine: &mut Machine| {
-        let params = [floats(machine, 3000), floats(machine, 1000), floats(machine, 4)];
-        let [x, dz, partial] = params;
+        let [x, dz, partial] = [3000, 1000, 4].map(|n| floats(machine, n));
         let params = [x, dz, partial, bytes(&[1000, 3, 1, 0]), bytes(&[4, 0, 1000, 1, 1, 11])];
         run(machine, "few_weight_gradient", 256, &params)
     };

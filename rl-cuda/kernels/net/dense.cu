@@ -8,10 +8,6 @@
 
 typedef Threads<Sums, THREADS> Block;
 
-struct Size {
-    u32 m, n_in, n_out, activation;
-};
-
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
 dense_forward(const f32* weight, const f32* bias, const f32* x, f32* y, Size size) {
     __shared__ Operands operands;

@@ -5,10 +5,6 @@
 const u32 FEW = 8;      // inputs or outputs
 const u32 AT_ONCE = 32; // inputs of a sample that a thread loads
 
-struct Size {
-    u32 m, n_in, n_out, activation;
-};
-
 // Outputs of a layer with few of them, a thread for each sample.
 extern "C" __global__ void few_forward(const f32* weight, const f32* bias, const f32* x, f32* y, Size size) {
     u64 sample = thread_number();
@@ -68,7 +64,7 @@ extern "C" __global__ void few_forward(const f32* weight, const f32* bias, const
 }
 HOST_KERNEL(few_forward)
 
-const u32 FEW_ROWS = 8; // of a thread
+const u32 GRADIENT_ROWS = 8; // of a thread
 
 // As dense_input_gradient, of a layer with few outputs. A block has 128 columns of eight rows.
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -81,8 +77,8 @@ few_input_gradient(const f32* weight, const f32* dz, const f32* y, f32* dx, Size
         weights[j] = weight[(u64)column * size.n_out + least(j, size.n_out - 1)];
     }
 #pragma unroll
-    for (u32 i = 0; i < FEW_ROWS; ++i) {
-        u32 row = blockIdx.x / across * FEW_ROWS + i;
+    for (u32 i = 0; i < GRADIENT_ROWS; ++i) {
+        u32 row = blockIdx.x / across * GRADIENT_ROWS + i;
         if (row >= size.m) return;
         const f32* gradients = dz + (u64)row * size.n_out;
         u64 at = (u64)row * size.n_in + column;

@@ -35,6 +35,13 @@ __device__ inline float4 four(const f32* numbers) {
     return *(const float4*)numbers;
 }
 
+__device__ inline void to_four(f32* to, float4 numbers) {
+    to[0] = numbers.x;
+    to[1] = numbers.y;
+    to[2] = numbers.z;
+    to[3] = numbers.w;
+}
+
 // True if the rows of a matrix are aligned groups of four numbers.
 __device__ inline bool has_fours(const f32* matrix, u32 columns) {
     return columns % 4 == 0 && (u64)matrix % 16 == 0;
@@ -92,11 +99,7 @@ struct ByRows {
             const f32* from = x + (u64)least(first + t % SIDE, rows - 1) * terms + begin;
 #pragma unroll
             for (u32 i = 0; i < FETCHED / 4; ++i) {
-                float4 numbers = four(from + least((t / SIDE + 2 * i) * 4, n - 4));
-                to[4 * i] = numbers.x;
-                to[4 * i + 1] = numbers.y;
-                to[4 * i + 2] = numbers.z;
-                to[4 * i + 3] = numbers.w;
+                to_four(to + 4 * i, four(from + least((t / SIDE + 2 * i) * 4, n - 4)));
             }
             return;
         }
@@ -133,11 +136,7 @@ struct ByTerms {
             const f32* from = x + (u64)begin * rows + least(first + t % 16 * 4, rows - 4);
 #pragma unroll
             for (u32 i = 0; i < FETCHED / 4; ++i) {
-                float4 numbers = four(from + (u64)least(t / 16 + 8 * i, n - 1) * rows);
-                to[4 * i] = numbers.x;
-                to[4 * i + 1] = numbers.y;
-                to[4 * i + 2] = numbers.z;
-                to[4 * i + 3] = numbers.w;
+                to_four(to + 4 * i, four(from + (u64)least(t / 16 + 8 * i, n - 1) * rows));
             }
             return;
         }
@@ -198,15 +197,20 @@ __device__ inline Each<ALONG, Number> each(Number number) {
     return {number};
 }
 
-// First row and column of this block in a matrix of as many columns.
+// First row and column of this block, of `height` by `width`, in a matrix of as many columns.
 struct Place {
     u32 row, column;
 
-    __device__ Place(u32 block, u32 columns) {
-        u32 across = (columns + SIDE - 1) / SIDE;
-        row = block / across * SIDE;
-        column = block % across * SIDE;
+    __device__ Place(u32 block, u32 columns, u32 height = SIDE, u32 width = SIDE) {
+        u32 across = (columns + width - 1) / width;
+        row = block / across * height;
+        column = block % across * width;
     }
+};
+
+// Samples, inputs, outputs and activation of a dense layer.
+struct Size {
+    u32 m, n_in, n_out, activation;
 };
 
 // Calls work(row, column, total, part) for every number of a thread.

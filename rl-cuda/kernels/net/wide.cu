@@ -41,11 +41,16 @@ __device__ inline u32 further(u32 i, u32 side) {
     return i / 4 * (side / 2) + i % 4;
 }
 
-__device__ inline void to_four(f32* to, float4 numbers) {
-    to[0] = numbers.x;
-    to[1] = numbers.y;
-    to[2] = numbers.z;
-    to[3] = numbers.w;
+// Four numbers from `from` on, which are aligned if `fours`.
+__device__ __forceinline__ void fetch_four(f32* to, const f32* from, bool fours) {
+    if (fours) {
+        to_four(to, four(from));
+        return;
+    }
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+        to[i] = from[i];
+    }
 }
 
 // An operand fetches `n` of its terms, then puts them into shared memory; `four` if its rows are aligned groups of four. Rows and terms
@@ -68,14 +73,7 @@ struct Across {
 #pragma unroll
         for (u32 i = 0; i < FETCHED / 4; ++i) {
             const f32* row = x + (u64)least(first + t / 4 + i * (THREADS / 4), rows - 1) * terms + begin + least(t % 4 * 4, n - 4);
-            if (fours) {
-                to_four(to + 4 * i, four(row));
-                continue;
-            }
-#pragma unroll
-            for (u32 j = 0; j < 4; ++j) {
-                to[4 * i + j] = row[j];
-            }
+            fetch_four(to + 4 * i, row, fours);
         }
     }
 
@@ -104,14 +102,7 @@ struct Along {
 #pragma unroll
         for (u32 i = 0; i < FETCHED / 4; ++i) {
             const f32* term = from + (u64)least(t / GROUPS + i * (THREADS / GROUPS), n - 1) * rows;
-            if (fours) {
-                to_four(to + 4 * i, four(term));
-                continue;
-            }
-#pragma unroll
-            for (u32 j = 0; j < 4; ++j) {
-                to[4 * i + j] = term[j];
-            }
+            fetch_four(to + 4 * i, term, fours);
         }
     }
 
@@ -267,25 +258,14 @@ __device__ __forceinline__ void add_terms(Block& threads, Halves& halves, u32 fi
     }
 }
 
-// First row and column of this block in a matrix of as many columns.
-struct Corner {
-    u32 row, column;
-
-    __device__ Corner(u32 block, u32 columns) {
-        u32 across = (columns + WIDTH - 1) / WIDTH;
-        row = block / across * HEIGHT;
-        column = block % across * WIDTH;
-    }
-};
-
 // Calls work(row, column, numbers) for every four neighbouring totals of a thread within `rows` and `columns`.
 template <class Work>
-__device__ __forceinline__ void each_four(u32 t, Tile& own, const Corner& corner, u32 rows, u32 columns, Work work) {
+__device__ __forceinline__ void each_four(u32 t, Tile& own, const Place& place, u32 rows, u32 columns, Work work) {
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) {
 #pragma unroll
         for (u32 j = 0; j < EACH; j += 4) {
-            u32 row = corner.row + first_row(t) + further(i, HEIGHT), column = corner.column + first_column(t) + further(j, WIDTH);
+            u32 row = place.row + first_row(t) + further(i, HEIGHT), column = place.column + first_column(t) + further(j, WIDTH);
             if (row < rows && column < columns) {
                 work(row, column, &own.total[i][j]);
             }
@@ -303,7 +283,7 @@ __device__ inline f32 nothing() {
 }
 
 template <class Number>
-__device__ __forceinline__ void begin_totals(u32, Tile& own, Number number) {
+__device__ __forceinline__ void begin_totals(Tile& own, Number number) {
     own.bias_total = own.bias_part = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < EACH; ++i) {
@@ -315,27 +295,23 @@ __device__ __forceinline__ void begin_totals(u32, Tile& own, Number number) {
     }
 }
 
-struct Size {
-    u32 m, n_in, n_out, activation;
-};
-
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 wide_forward(const f32* weight, const f32* bias, const f32* x, f32* y, Size size) {
     __shared__ Halves halves;
     Block threads;
-    Corner corner(blockIdx.x, size.n_out);
+    Place place(blockIdx.x, size.n_out, HEIGHT, WIDTH);
     threads.each([&](u32 t, Tile& own) {
-        begin_totals(t, own, [&](u32, u32) { return nothing(); });
+        begin_totals(own, [&](u32, u32) { return nothing(); });
 #pragma unroll
         for (u32 j = 0; j < EACH; ++j) {
-            own.start[j] = bias[least(corner.column + first_column(t) + further(j, WIDTH), size.n_out - 1)];
+            own.start[j] = bias[least(place.column + first_column(t) + further(j, WIDTH), size.n_out - 1)];
         }
     });
-    Across<HEIGHT> a = {x, corner.row, size.m, size.n_in, true};
-    Along<WIDTH> b = {weight, corner.column, size.n_out, has_fours(weight, size.n_out)};
+    Across<HEIGHT> a = {x, place.row, size.m, size.n_in, true};
+    Along<WIDTH> b = {weight, place.column, size.n_out, has_fours(weight, size.n_out)};
     add_terms<true>(threads, halves, 0, size.n_in, part_len(size.n_in), a, b, false);
     threads.each([&](u32 t, Tile& own) {
-        each_four(t, own, corner, size.m, size.n_out, [&](u32 row, u32 column, const f32* totals) {
+        each_four(t, own, place, size.m, size.n_out, [&](u32 row, u32 column, const f32* totals) {
             f32 outputs[4];
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) {
@@ -352,18 +328,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 wide_input_gradient(const f32* weight, const f32* dz, const f32* y, f32* dx, Size size, u32 add) {
     __shared__ Halves halves;
     Block threads;
-    Corner corner(blockIdx.x, size.n_in);
+    Place place(blockIdx.x, size.n_in, HEIGHT, WIDTH);
     threads.each([&](u32 t, Tile& own) {
-        begin_totals(t, own, [&](u32 i, u32 j) {
-            u32 row = corner.row + first_row(t) + further(i, HEIGHT), column = corner.column + first_column(t) + further(j, WIDTH);
+        begin_totals(own, [&](u32 i, u32 j) {
+            u32 row = place.row + first_row(t) + further(i, HEIGHT), column = place.column + first_column(t) + further(j, WIDTH);
             return add && row < size.m && column < size.n_in ? dx[(u64)row * size.n_in + column] : nothing();
         });
     });
-    Across<HEIGHT> a = {dz, corner.row, size.m, size.n_out, true};
-    Across<WIDTH> b = {weight, corner.column, size.n_in, size.n_out, has_fours(weight, size.n_out)};
+    Across<HEIGHT> a = {dz, place.row, size.m, size.n_out, true};
+    Across<WIDTH> b = {weight, place.column, size.n_in, size.n_out, has_fours(weight, size.n_out)};
     add_terms<false>(threads, halves, 0, size.n_out, part_len(size.n_out), a, b, false);
     threads.each([&](u32 t, Tile& own) {
-        each_four(t, own, corner, size.m, size.n_in, [&](u32 row, u32 column, const f32* totals) {
+        each_four(t, own, place, size.m, size.n_in, [&](u32 row, u32 column, const f32* totals) {
             u64 at = (u64)row * size.n_in + column;
             if (size.activation == ACTIVATION_NONE) {
                 *(float4*)&dx[at] = of_four(totals);
@@ -388,22 +364,22 @@ wide_weight_gradient(const f32* x, const f32* dz, f32* partial, Size size, Slice
     Block threads;
     u32 blocks = (size.n_in + HEIGHT - 1) / HEIGHT * ((size.n_out + WIDTH - 1) / WIDTH);
     u32 index = blockIdx.x / blocks;
-    Corner corner(blockIdx.x % blocks, size.n_out);
+    Place place(blockIdx.x % blocks, size.n_out, HEIGHT, WIDTH);
     Group group(slices, index);
-    threads.each([&](u32 t, Tile& own) { begin_totals(t, own, [&](u32, u32) { return 0.0f; }); });
-    Along<HEIGHT> a = {x, corner.row, size.n_in, true};
-    Along<WIDTH> b = {dz, corner.column, size.n_out, true};
-    add_terms<false>(threads, halves, group.first, group.end, TILE, a, b, corner.row == 0);
+    threads.each([&](u32 t, Tile& own) { begin_totals(own, [&](u32, u32) { return 0.0f; }); });
+    Along<HEIGHT> a = {x, place.row, size.n_in, true};
+    Along<WIDTH> b = {dz, place.column, size.n_out, true};
+    add_terms<false>(threads, halves, group.first, group.end, TILE, a, b, place.row == 0);
     f32* to = partial + index * slices.stride;
     threads.each([&](u32 t, Tile& own) {
-        each_four(t, own, corner, size.n_in, size.n_out, [&](u32 row, u32 column, const f32* totals) {
+        each_four(t, own, place, size.n_in, size.n_out, [&](u32 row, u32 column, const f32* totals) {
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) {
                 to[(u64)row * size.n_out + column + i] = totals[i];
             }
         });
-        if (corner.row == 0 && t < WIDTH && corner.column + t < size.n_out) {
-            to[(u64)size.n_in * size.n_out + corner.column + t] = own.bias_total;
+        if (place.row == 0 && t < WIDTH && place.column + t < size.n_out) {
+            to[(u64)size.n_in * size.n_out + place.column + t] = own.bias_total;
         }
     });
 }

@@ -21,7 +21,7 @@ const MANY_BLOCKS: usize = 64;
 /// Largest number of inputs or outputs that counts as few.
 const FEW: usize = 8;
 /// Samples of a block of `few_forward`: few, so that they fill a device.
-const FEW_ROWS: u32 = 32;
+const FEW_SAMPLES: u32 = 32;
 /// Rows of a block of `few_input_gradient`.
 const GRADIENT_ROWS: usize = 8;
 /// Columns of a block of `few_weight_gradient`, and its threads.
@@ -78,7 +78,7 @@ impl LearnerKernels {
             None => (&self.dense, blocks(m, n_out) * u64::from(BLOCK)),
         };
         // SAFETY: the parameters are those of `dense_forward`, `wide_forward` and `few_forward`; lengths were checked above.
-        unsafe { kernels.forward.launch(stream, threads, if n_out <= FEW { FEW_ROWS } else { BLOCK }, args) }
+        unsafe { kernels.forward.launch(stream, threads, if n_out <= FEW { FEW_SAMPLES } else { BLOCK }, args) }
     }
 
     /// Computes the gradient `dx`, (m, K), of the inputs.
