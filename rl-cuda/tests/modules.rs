@@ -14,7 +14,7 @@ use rl_cuda::elementary::{self, Function};
 use rl_cuda::learner::Episodes;
 use rl_cuda::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, View};
-use rl_envs::{Actions, Obs, Purpose, Rng, Spaces, VecEnv, breakout, catalog, codec};
+use rl_envs::{Actions, Dtype, Obs, Purpose, Rng, Spaces, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
 const OTHERS: [&str; 21] = [
@@ -127,7 +127,7 @@ fn upload<T: Element>(device: &Device, from: &[T]) -> Buffer<T> {
 /// Runs an environment beside Rust, then with many steps per launch.
 fn environment(device: &Device, name: &str, bits: &mut Bits<'_>) {
     let stream = device.stream().unwrap();
-    let is_grid = ["snake", "breakout"].contains(&name);
+    let is_grid = matches!(catalog::find(name).unwrap().spaces().obs.dtype(), Dtype::U8);
     for (n, n_steps) in [(33, if is_grid { 500 } else { 1200 }), (200, if is_grid { 50 } else { 300 })] {
         compare(device, name, n, 3, n_steps).unwrap();
     }

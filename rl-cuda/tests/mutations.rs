@@ -27,6 +27,11 @@ const MUTATIONS: &[[&str; 4]] = &[
     ["cartpole", "cartpole.cu", "state.elapsed >= max_steps", "state.elapsed > max_steps"],
     ["mountain_car", "mountain_car.cu", "state.elapsed >= max_steps", "state.elapsed > max_steps"],
     ["breakout", "breakout.cu", "y >= 1 && y < 4", "y >= 1 && y < 3"],
+    ["asterix", "asterix.cu", "ramp_timer >= 0", "ramp_timer > 0"],
+    ["freeway", "freeway.cu", "move_timer > 0 ? 1 : 0", "move_timer > 1 ? 1 : 0"],
+    ["seaquest", "seaquest.cu", "(x + (to_the_right ? 1 : 15)) & 15", "(x + (to_the_right ? 1 : 14)) & 15"],
+    ["space_invaders", "space_invaders.cu", "d <= pos", "d < pos"],
+    ["asterix", "minatar.cuh", "params.sticky > 0.0f && rng.uniform() < params.sticky", "rng.uniform() > params.sticky"],
     ["snake", "snake.cu", "seen <= rank", "seen < rank"],
     // Constants, changed by one unit in the last place where possible.
     ["cartpole", "math.cuh", "4.1666646e-2f", "4.1666642e-2f"],
@@ -67,7 +72,11 @@ const BOUNDS: &[[&str; 3]] = &[
     ["mountain_car", "return action < 3;", "return action <= 3;"],
     ["acrobot", "return action < 3;", "return action <= 3;"],
     ["snake", "return action < 4;", "return action <= 4;"],
-    ["breakout", "return action < 3;", "return action <= 3;"],
+    ["breakout", "N_ACTIONS = 3", "N_ACTIONS = 4"],
+    ["asterix", "N_ACTIONS = 5", "N_ACTIONS = 6"],
+    ["freeway", "N_ACTIONS = 3", "N_ACTIONS = 4"],
+    ["seaquest", "N_ACTIONS = 6", "N_ACTIONS = 7"],
+    ["space_invaders", "N_ACTIONS = 4", "N_ACTIONS = 5"],
 ];
 
 #[test]

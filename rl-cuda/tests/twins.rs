@@ -8,12 +8,16 @@ mod beside;
 #[allow(missing_docs, unreachable_pub, unsafe_code, reason = "a module of another crate")]
 mod corridor;
 
-use beside::{SIZES, compare, compare_batches};
+use beside::{Driven, Player, SIZES, compare, compare_batches};
 use corridor::Params;
 use rl_cuda::elementary::{self, Function};
 use rl_cuda::{ActionSource, Constants, CudaVecEnv, Device, DeviceActions, DeviceSteps, Module};
 use rl_envs::lanes::{Dynamics, Lane};
-use rl_envs::{ActionSpace, Actions, Purpose, RandomActions, Rng, Space, Step, SyncVecEnv, VecEnv, catalog, math};
+use rl_envs::minatar::{Game, MinAtar};
+use rl_envs::{
+    ActionSpace, Actions, Env, Purpose, RandomActions, Rng, Space, Step, SyncVecEnv, VecEnv, asterix, breakout, catalog, codec,
+    freeway, math, seaquest, space_invaders,
+};
 
 /// The kernels of the corridor.
 static CORRIDOR: Module = Module::new("corridor", SOURCE, PTX);
@@ -26,13 +30,150 @@ fn every_environment_steps_as_its_original() {
         for entry in catalog::twinned() {
             let mut ended = 0;
             for n in SIZES {
-                let n_steps = if n == 1000 { 600 } else { 2500 } / if entry.name == "snake" { 4 } else { 1 }; // a slow one
+                let is_slow = ["snake", "asterix", "seaquest", "space_invaders"].contains(&entry.name);
+                let n_steps = if n == 1000 { 600 } else { 2500 } / if is_slow { 4 } else { 1 };
                 ended +=
                     compare(&device, entry.name, n, 11 + n as u64, n_steps).unwrap_or_else(|error| panic!("{device}: {error}"));
             }
             println!("{device}: {}: the same bits, {ended} episodes ended", entry.name);
             assert!(ended > 100, "{}: {ended} episodes ended, too few to show anything", entry.name);
         }
+    }
+}
+
+/// Numbers of which states are made.
+struct Any(Rng);
+
+impl Any {
+    fn byte(&mut self, below: u8) -> u8 {
+        self.0.below(below.into()) as u8
+    }
+
+    fn flag(&mut self) -> bool {
+        self.byte(2) == 1
+    }
+
+    /// Ten rows of bits, of which a fourth are set.
+    fn map(&mut self) -> [u16; 10] {
+        std::array::from_fn(|_| (self.0.next_u32() & self.0.next_u32()) as u16 & 0x3FF)
+    }
+
+    /// Seaquest's swimmers: none, few, or as many as there may be.
+    fn swimmers(&mut self) -> Vec<seaquest::Swimmer> {
+        let n = [0, 1, 3, 7, 20, seaquest::MOST][self.0.below(6) as usize];
+        let mut swimmer = || seaquest::Swimmer {
+            x: self.byte(10),
+            y: self.byte(10),
+            right: self.flag(),
+            move_timer: self.byte(6),
+            shot_timer: self.byte(11),
+        };
+        (0..n).map(|_| swimmer()).collect()
+    }
+}
+
+/// Steps a game beside its original from drawn states, reached in play or not.
+fn compare_from_any_state<G: Game + 'static>(device: &Device, name: &str, mut draw: impl FnMut(&mut Any) -> G) {
+    let (n, mut any) = (65, Any(Rng::new(4, 0, 0, Purpose::Init)));
+    let mut env = MinAtar::<G>::default();
+    let original = catalog::find(name).unwrap().sync(n).unwrap();
+    let mut player = Player::new(8, n, original.action_space());
+    let mut both = [original, Box::new(CudaVecEnv::new(device, name, n).unwrap())].map(Driven::new);
+    for round in 0..8 {
+        let mut states: Vec<G> = Vec::new();
+        while states.len() < n {
+            let mut state = draw(&mut any);
+            let elapsed = [0, 7, G::MAX_STEPS - 12, G::MAX_STEPS - 1][any.0.below(4) as usize];
+            (*state.clock().0, *state.clock().1) = (any.byte(G::N_ACTIONS as u8), elapsed);
+            if env.set_state(state.clone()).is_ok() {
+                states.push(state);
+            }
+        }
+        let saved = codec::encode(&(0u32, round as u64, 100u64, states)).unwrap();
+        both.iter_mut().for_each(|driven| driven.envs.load(&saved).unwrap());
+        assert!(both[1].envs.save().unwrap() == saved, "{device}: {name}: loaded and saved");
+        for t in 0..12 {
+            let actions = player.play("", &both[0]);
+            both.iter_mut().for_each(|driven| driven.step(actions).unwrap());
+            let [a, b] = both.each_ref().map(|driven| (driven.rows(), driven.envs.save().unwrap()));
+            assert!(a == b, "{device}: {name}: round {round}, step {t}");
+        }
+    }
+}
+
+#[test]
+fn games_of_minatar_step_as_their_originals_from_any_state() {
+    for device in Device::for_tests() {
+        compare_from_any_state(&device, "asterix", |any| {
+            let mut entity = || asterix::Entity { x: any.byte(10), right: any.flag(), gold: any.flag() };
+            let entities = std::array::from_fn::<_, 8, _>(|_| entity());
+            asterix::State {
+                player_x: any.byte(10),
+                player_y: 1 + any.byte(8),
+                entities: entities.map(|entity| any.flag().then_some(entity)),
+                spawn_speed: 1 + any.byte(10),
+                spawn_timer: any.byte(3),
+                move_speed: 1 + any.byte(5),
+                move_timer: any.byte(3),
+                ramp_timer: any.byte(4) as i8 - 1,
+                ramp_index: any.byte(12),
+                ..asterix::State::default()
+            }
+        });
+        compare_from_any_state(&device, "breakout", |any| breakout::State {
+            ball_x: any.byte(10),
+            ball_y: any.byte(9),
+            ball_dir: any.byte(4),
+            pos: any.byte(10),
+            brick_map: std::array::from_fn(|_| std::array::from_fn(|_| any.byte(2))),
+            strike: any.flag(),
+            last_x: any.byte(10),
+            last_y: any.byte(10),
+            ..breakout::State::default()
+        });
+        compare_from_any_state(&device, "freeway", |any| {
+            let car_speed = std::array::from_fn(|_| (1 + any.byte(5) as i8) * if any.flag() { 1 } else { -1 });
+            freeway::State {
+                pos: 1 + any.byte(9),
+                move_timer: any.byte(4),
+                car_x: std::array::from_fn(|_| any.byte(10)),
+                car_timer: car_speed.map(|speed| any.byte(1 + speed.unsigned_abs())),
+                car_speed,
+                ..freeway::State::default()
+            }
+        });
+        compare_from_any_state(&device, "space_invaders", |any| space_invaders::State {
+            pos: any.byte(10),
+            alien_map: if any.flag() { any.map() } else { std::array::from_fn(|y| if y == 2 { 1 << any.byte(10) } else { 0 }) },
+            f_bullet_map: any.map(),
+            e_bullet_map: any.map(),
+            alien_dir: if any.flag() { 1 } else { -1 },
+            enemy_move_interval: 6 + any.byte(7),
+            alien_move_timer: any.byte(3),
+            alien_shot_timer: any.byte(3),
+            shot_timer: any.byte(6),
+            ..space_invaders::State::default()
+        });
+        compare_from_any_state(&device, "seaquest", |any| seaquest::State {
+            oxygen: [0, 1, 2, 19, 20, 199, 200][any.0.below(7) as usize],
+            diver_count: [-1000, -999, -1, 0, 1, 5, 6][any.0.below(7) as usize],
+            sub_x: any.byte(10),
+            sub_y: [0, 0, 1, any.byte(9)][any.0.below(4) as usize],
+            sub_or: any.flag(),
+            f_bullets: any.swimmers(),
+            e_bullets: any.swimmers(),
+            e_fish: any.swimmers(),
+            e_subs: any.swimmers(),
+            divers: any.swimmers(),
+            e_spawn_speed: 1 + any.byte(3),
+            e_spawn_timer: any.byte(3),
+            d_spawn_timer: any.byte(3),
+            move_speed: 2 + any.byte(4),
+            ramp_index: any.byte(4),
+            shot_timer: any.byte(6),
+            surface: any.flag(),
+            ..seaquest::State::default()
+        });
     }
 }
 

@@ -34,10 +34,11 @@ pub static ENVS: &[Entry] = &[
     Entry::lanes::<pendulum::Params, _, _>("pendulum", "swing up a rod and hold it (Gymnasium's Pendulum-v1)").twinned(),
     Entry::of::<snake::Snake>("snake", "eat fruit and grow on a board of 12 by 12 (Jumanji's Snake-v1)").twinned(),
     Entry::of::<breakout::Breakout>("breakout", "break bricks with a ball on a board of 10 by 10 (MinAtar's Breakout)").twinned(),
-    Entry::of::<asterix::Asterix>("asterix", "pick up gold between enemies (MinAtar's Asterix)"),
-    Entry::of::<freeway::Freeway>("freeway", "cross a road between cars (MinAtar's Freeway)"),
-    Entry::of::<seaquest::Seaquest>("seaquest", "dive, shoot, save divers, and come up for air (MinAtar's Seaquest)"),
-    Entry::of::<space_invaders::SpaceInvaders>("space_invaders", "shoot aliens that come down (MinAtar's Space Invaders)"),
+    Entry::of::<asterix::Asterix>("asterix", "pick up gold between enemies (MinAtar's Asterix)").twinned(),
+    Entry::of::<freeway::Freeway>("freeway", "cross a road between cars (MinAtar's Freeway)").twinned(),
+    Entry::of::<seaquest::Seaquest>("seaquest", "dive, shoot, save divers, and come up for air (MinAtar's Seaquest)").twinned(),
+    Entry::of::<space_invaders::SpaceInvaders>("space_invaders", "shoot aliens that come down (MinAtar's Space Invaders)")
+        .twinned(),
     Entry::of::<repeat_first::RepeatFirst>("repeat_first", "remember the first of 104 cards (POPGym's RepeatFirst, 2 decks)"),
 ];
 

@@ -58,7 +58,8 @@ macro_rules! headers {
 ///
 /// `cargo xtask ptx` compiles each file below `kernels` that ends in `.cu`.
 pub(crate) const MODULES: &[Module] = modules![
-    "envs": "acrobot", "breakout", "cartpole", "clock", "mountain_car", "mountain_car_continuous", "pendulum", "snake";
+    "envs": "acrobot", "cartpole", "clock", "mountain_car", "mountain_car_continuous", "pendulum", "snake";
+    "minatar": "asterix", "breakout", "freeway", "seaquest", "space_invaders";
     "learner": "learner", "off_policy", "policy_gradient", "q_learning", "sample", "surrogate";
     "net": "conv", "dense", "few", "narrow", "normalize", "samples", "wide";
     "sums": "episodes", "gae", "gather", "math", "permutation", "sums", "targets";
@@ -75,6 +76,7 @@ pub(crate) fn module(name: &str) -> &'static Module {
 /// Headers that the kernels include: (file name, text).
 pub(crate) const HEADERS: &[(&str, &str)] = headers![
     "envs": "lanes.cuh", "mountain_car.cuh", "vec_env.cuh";
+    "minatar": "minatar.cuh";
     "learner": "actor_critic.cuh", "learner.cuh";
     "net": "activation.cuh", "product.cuh";
     "sums": "cuda_on_host.h", "math.cuh", "numbers.cuh", "phases.cuh", "philox.cuh";

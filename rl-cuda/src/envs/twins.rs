@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use rl_envs::lanes::{Dynamics, Lane};
 use rl_envs::{
-    Canvas, Env, Error, SavedEnvs, Spaces, acrobot, breakout, cartpole, codec, minatar, mountain_car, mountain_car_continuous,
-    pendulum, snake,
+    Canvas, Env, Error, SavedEnvs, Spaces, acrobot, asterix, breakout, cartpole, codec, freeway, mountain_car,
+    mountain_car_continuous, pendulum, seaquest, snake, space_invaders,
 };
 
 /// Saves the states of a range of environments.
@@ -83,6 +83,10 @@ pub(crate) const TWINS: &[Twin] = &[
     Twin::of::<pendulum::Pendulum>("pendulum"),
     Twin::of::<snake::Snake>("snake"),
     Twin::of::<breakout::Breakout>("breakout"),
+    Twin::of::<asterix::Asterix>("asterix"),
+    Twin::of::<freeway::Freeway>("freeway"),
+    Twin::of::<seaquest::Seaquest>("seaquest"),
+    Twin::of::<space_invaders::SpaceInvaders>("space_invaders"),
 ];
 
 /// Returns the twin with this name.
@@ -94,7 +98,7 @@ pub(crate) fn find(name: &str) -> Result<&'static Twin, crate::Error> {
 }
 
 /// State of environment `i` of `n`, as columns.
-struct Columns<'a> {
+pub(super) struct Columns<'a> {
     memory: &'a [u32],
     halves: usize, // offset of the 16-bit columns, in units of 16 bits
     n: usize,
@@ -102,18 +106,18 @@ struct Columns<'a> {
 }
 
 impl Columns<'_> {
-    fn word(&self, column: usize) -> u32 {
+    pub(super) fn word(&self, column: usize) -> u32 {
         self.memory[column * self.n + self.i]
     }
 
-    fn half(&self, column: usize) -> u16 {
+    pub(super) fn half(&self, column: usize) -> u16 {
         let at = self.halves + column * self.n + self.i;
         (self.memory[at / 2] >> (16 * (at % 2))) as u16
     }
 }
 
 /// State of environment `i` of `n`, for writing; the memory starts out zero.
-struct ColumnsMut<'a> {
+pub(super) struct ColumnsMut<'a> {
     memory: &'a mut [u32],
     halves: usize,
     n: usize,
@@ -121,18 +125,18 @@ struct ColumnsMut<'a> {
 }
 
 impl ColumnsMut<'_> {
-    fn set_word(&mut self, column: usize, word: u32) {
+    pub(super) fn set_word(&mut self, column: usize, word: u32) {
         self.memory[column * self.n + self.i] = word;
     }
 
-    fn set_half(&mut self, column: usize, half: u16) {
+    pub(super) fn set_half(&mut self, column: usize, half: u16) {
         let at = self.halves + column * self.n + self.i;
         self.memory[at / 2] |= u32::from(half) << (16 * (at % 2));
     }
 }
 
 /// Conversion between an environment's state and the kernels' columns.
-trait Twinned: Env + Default {
+pub(super) trait Twinned: Env + Default {
     /// Columns of the states.
     const COLUMNS: StateColumns;
     /// Returns the constants, as the kernels' `Params`.
@@ -194,7 +198,7 @@ pub trait Constants {
     fn words(&self) -> Vec<u32>;
 }
 
-fn bits<const N: usize>(numbers: [f32; N], last: u32) -> Vec<u32> {
+pub(super) fn bits<const N: usize>(numbers: [f32; N], last: u32) -> Vec<u32> {
     numbers.iter().map(|x| x.to_bits()).chain([last]).collect()
 }
 
@@ -288,35 +292,6 @@ impl Twinned for snake::Snake {
             }
         }
         snake::State { body, fruit: position(fruit), elapsed: elapsed as u16 }
-    }
-}
-
-impl Twinned for breakout::Breakout {
-    const COLUMNS: StateColumns = StateColumns { words: 10, halves: 0 };
-
-    fn params() -> Vec<u32> {
-        let minatar::Params { sticky, max_steps } = breakout::Breakout::PARAMS;
-        bits([sticky], max_steps)
-    }
-
-    fn put(&self, columns: &mut ColumnsMut<'_>) {
-        let Some(state) = self.state() else { return };
-        let breakout::State { ball_x, ball_y, ball_dir, pos, brick_map, strike, last_x, last_y, last_action, elapsed } = state;
-        let bricks = (0..).zip(brick_map.as_flattened()).fold(0, |bricks, (j, &brick)| bricks | u32::from(brick) << j);
-        let [x, y, direction, pos, last_x, last_y, last_action] =
-            [ball_x, ball_y, ball_dir, pos, last_x, last_y, last_action].map(u32::from);
-        let words = [x, y, direction, pos, bricks, strike.into(), last_x, last_y, last_action, elapsed];
-        words.into_iter().enumerate().for_each(|(column, word)| columns.set_word(column, word));
-    }
-
-    fn take(columns: &Columns<'_>) -> breakout::State {
-        let [x, y, direction, pos, bricks, strike, last_x, last_y, last_action, elapsed] =
-            std::array::from_fn(|column| columns.word(column));
-        let [ball_x, ball_y, ball_dir, pos, last_x, last_y, last_action] =
-            [x, y, direction, pos, last_x, last_y, last_action].map(|word| word as u8);
-        let brick_map = std::array::from_fn(|row| std::array::from_fn(|column| (bricks >> (10 * row + column) & 1) as u8));
-        let strike = strike != 0;
-        breakout::State { ball_x, ball_y, ball_dir, pos, brick_map, strike, last_x, last_y, last_action, elapsed }
     }
 }
 

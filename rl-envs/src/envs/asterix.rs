@@ -134,7 +134,7 @@ impl State {
 }
 
 /// The Asterix environment.
-pub(crate) type Asterix = MinAtar<State>;
+pub type Asterix = MinAtar<State>;
 
 impl Game for State {
     const PLANES: usize = 4;

@@ -80,7 +80,7 @@ fn beside(x: u8, right: bool) -> u8 {
 }
 
 /// The Freeway environment.
-pub(crate) type Freeway = MinAtar<State>;
+pub type Freeway = MinAtar<State>;
 
 impl Game for State {
     const PLANES: usize = 7;

@@ -49,7 +49,7 @@ const SHOT: u8 = 10;
 /// Most bullets, fish, submarines or divers.
 ///
 /// Play from the start has fewer.
-const MOST: usize = 64;
+pub const MOST: usize = 64;
 /// Least `diver_count`.
 const FEWEST: i16 = -1000;
 
@@ -332,7 +332,7 @@ impl State {
 }
 
 /// The Seaquest environment.
-pub(crate) type Seaquest = MinAtar<State>;
+pub type Seaquest = MinAtar<State>;
 
 impl Game for State {
     const PLANES: usize = 10;

@@ -148,7 +148,7 @@ impl State {
 }
 
 /// The Space Invaders environment.
-pub(crate) type SpaceInvaders = MinAtar<State>;
+pub type SpaceInvaders = MinAtar<State>;
 
 impl Game for State {
     const PLANES: usize = 6;

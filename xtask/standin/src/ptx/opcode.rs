@@ -73,6 +73,7 @@ opcodes! {
     AddU32 = "add.s32", (a: u32, b: u32) -> u32 { a.wrapping_add(b) }
     SubU32 = "sub.s32", (a: u32, b: u32) -> u32 { a.wrapping_sub(b) }
     MulLoU32 = "mul.lo.s32", (a: u32, b: u32) -> u32 { a.wrapping_mul(b) }
+    MulHiS32 = "mul.hi.s32", (a: i32, b: i32) -> i32 { ((i64::from(a) * i64::from(b)) >> 32) as i32 }
     MadLoU32 = "mad.lo.s32", (a: u32, b: u32, c: u32) -> u32 { a.wrapping_mul(b).wrapping_add(c) }
     NegU32 = "neg.s32", (a: u32) -> u32 { a.wrapping_neg() }
     MinU32 = "min.u32", (a: u32, b: u32) -> u32 { a.min(b) }
@@ -105,6 +106,7 @@ opcodes! {
     NotPred = "not.pred", (a: bool) -> bool { !a }
     Not64 = "not.b64", (a: u64) -> u64 { !a }
     XorPred = "xor.pred", (a: bool, b: bool) -> bool { a ^ b }
+    Shl16 = "shl.b16", (a: u16, b: u32) -> u16 { a.checked_shl(b).unwrap_or(0) }
     Shl32 = "shl.b32", (a: u32, b: u32) -> u32 { a.checked_shl(b).unwrap_or(0) }
     Shl64 = "shl.b64", (a: u64, b: u32) -> u64 { a.checked_shl(b).unwrap_or(0) }
     ShrU16 = "shr.u16", (a: u16, b: u32) -> u16 { a.checked_shr(b).unwrap_or(0) }
@@ -135,7 +137,7 @@ opcodes! {
 
     // Selection and comparison. Ordered comparisons of a NaN are false, unordered ones (..u) true.
     Selp16 = "selp.u16", (a: u16, b: u16, c: bool) -> u16 { if c { a } else { b } }
-    Selp32 = "selp.b32" | "selp.u32" | "selp.f32", (a: u32, b: u32, c: bool) -> u32 { if c { a } else { b } }
+    Selp32 = "selp.b32" | "selp.u32" | "selp.s32" | "selp.f32", (a: u32, b: u32, c: bool) -> u32 { if c { a } else { b } }
     Selp64 = "selp.b64" | "selp.u64" | "selp.f64", (a: u64, b: u64, c: bool) -> u64 { if c { a } else { b } }
     Eq16 = "setp.eq.s16", (a: u16, b: u16) -> bool { a == b }
     Eq32 = "setp.eq.b32" | "setp.eq.s32", (a: u32, b: u32) -> bool { a == b }
@@ -144,6 +146,7 @@ opcodes! {
     Ne16 = "setp.ne.s16", (a: u16, b: u16) -> bool { a != b }
     Ne64 = "setp.ne.s64", (a: u64, b: u64) -> bool { a != b }
     LtS32 = "setp.lt.s32", (a: i32, b: i32) -> bool { a < b }
+    GtS16 = "setp.gt.s16", (a: i16, b: i16) -> bool { a > b }
     GtS32 = "setp.gt.s32", (a: i32, b: i32) -> bool { a > b }
     LtU16 = "setp.lt.u16", (a: u16, b: u16) -> bool { a < b }
     GtU16 = "setp.gt.u16", (a: u16, b: u16) -> bool { a > b }

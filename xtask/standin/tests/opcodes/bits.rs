@@ -56,6 +56,7 @@ fn shl_beyond_the_width_is_zero() {
             (1, u32::MAX, 0),
         ],
     );
+    binary("shl.b16", &[(1_u16, 0_u32, 1_u16), (1, 15, 0x8000), (0x8003, 1, 6), (u16::MAX, 16, 0), (u16::MAX, 32, 0)]);
     binary(
         "shl.b64",
         &[
@@ -191,7 +192,7 @@ fn prmt_replicates_a_sign_for_selectors_from_8_on() {
 #[test]
 fn selp_copies_the_selected_operand() {
     let choose = [1_u32, 0];
-    for opcode in ["selp.b32", "selp.u32"] {
+    for opcode in ["selp.b32", "selp.u32", "selp.s32"] {
         let columns = [column([0x8000_0001_u32; 2]), column([0x7fff_fffe_u32; 2]), column(choose)];
         let body = format!("setp.ne.s32 %p1, %r3, 0;\n    {opcode} %r9, %r1, %r2, %p1;");
         agree(opcode, &columns, &compute(&columns, &body), &[0x8000_0001_u32, 0x7fff_fffe]);

@@ -30,6 +30,7 @@ fn signed_integers_are_ordered_by_sign() {
     ordered("setp.gt.s32", GT, &ascending);
     ordered("setp.eq.s16", EQ, &[i16::MIN, -1, 0, 1, i16::MAX]);
     ordered("setp.ne.s16", NE, &[i16::MIN, -1, 0, 1, i16::MAX]);
+    ordered("setp.gt.s16", GT, &[i16::MIN, -1, 0, 1, i16::MAX]);
     // Pairs that agree in one half only.
     let ascending = [i64::MIN, -0x1_0000_0000, -1, 0, 1, 0x1_0000_0000, 0x1_0000_0001, i64::MAX];
     ordered("setp.eq.s64", EQ, &ascending);

@@ -65,6 +65,21 @@ fn mul_lo_keeps_the_low_half_of_the_product() {
 }
 
 #[test]
+fn mul_hi_keeps_the_high_half_of_the_product() {
+    binary(
+        "mul.hi.s32",
+        &[
+            (6, -7, -1),
+            (0x1_0000, 0x1_0000, 1), // 2^32
+            (i32::MAX, i32::MAX, 0x3fff_ffff),
+            (i32::MIN, -1, 0),
+            (i32::MIN, i32::MIN, 0x4000_0000),
+            (200, 0x6666_6667, 80),
+        ],
+    );
+}
+
+#[test]
 fn mul_wide_keeps_the_whole_product() {
     binary(
         "mul.wide.u32",
