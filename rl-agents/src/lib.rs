@@ -53,7 +53,7 @@ pub use algorithms::{a2c, dqn, ppo, sac, td3};
 pub use collect::anomaly::{Anomalies, Anomaly, catches_panics};
 pub use collect::device::DeviceCollector;
 pub use collect::play::{BeforeStep, EvalConfig, MAX_EVAL_STEPS, Played, evaluate, evaluate_with};
-pub use collect::{Collector, CollectorState, CollectorWithoutMemory, Episode};
+pub use collect::{Collector, CollectorState, Episode};
 pub use device::share::MAX_LATEST;
 pub use device::times::{DevicePhase, DeviceSpan, DeviceWatch};
 pub use error::Error;

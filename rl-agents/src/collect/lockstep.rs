@@ -1,11 +1,12 @@
 //! Collecting in lockstep: each thread steps its own slice of the environments.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 use rl_buffer::{Rollout, RolloutShape};
 use rl_envs::wrappers::Clock;
-use rl_envs::{ActionSpace, Env, ObsRows, Pool, Space, SyncVecEnv, VecEnv, pool};
+use rl_envs::{ActionSpace, Env, ObsRows, Pool, Space, SyncVecEnv, VecEnv, codec, pool};
 use serde::{Deserialize, Serialize};
 
 use crate::collect::anomaly::Anomalies;
@@ -47,24 +48,28 @@ pub struct CollectorState {
     pub(crate) memory: Vec<f32>,
 }
 
-/// A [`CollectorState`] as it was encoded before policies had memory.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CollectorWithoutMemory {
-    steps: u64,
-    slices: Vec<(State, Option<Vec<u8>>)>,
-}
-
-impl From<CollectorWithoutMemory> for CollectorState {
-    fn from(CollectorWithoutMemory { steps, slices }: CollectorWithoutMemory) -> Self {
-        Self { steps, slices, memory: Vec::new() }
-    }
-}
-
 impl CollectorState {
     /// Creates a state without environments, after `steps` lifetime steps of each.
     #[must_use]
     pub fn without_envs(steps: u64) -> Self {
         Self { steps, slices: Vec::new(), memory: Vec::new() }
+    }
+
+    /// Writes the encoded state: see [`codec::encode_into`].
+    ///
+    /// # Errors
+    /// The errors of `out`.
+    pub fn encode_into(&self, out: &mut dyn io::Write) -> Result<(), rl_envs::Error> {
+        codec::encode_into(self, out)
+    }
+
+    /// Decodes a state; those of older versions have no states of a policy.
+    ///
+    /// # Errors
+    /// The errors of [`Input::value`](codec::Input::value).
+    pub fn decode(input: &mut codec::Input<'_>, has_memory: bool) -> Result<Self, rl_envs::Error> {
+        let (steps, slices) = input.value()?;
+        Ok(Self { steps, slices, memory: if has_memory { input.floats()? } else { Vec::new() } })
     }
 
     /// Lifetime steps of each environment.

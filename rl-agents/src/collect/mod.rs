@@ -33,7 +33,7 @@ mod memory;
 pub(crate) mod play;
 pub(crate) mod slice;
 
-pub use lockstep::{Collector, CollectorState, CollectorWithoutMemory};
+pub use lockstep::{Collector, CollectorState};
 pub use slice::Episode;
 
 #[cfg(doc)]

@@ -452,9 +452,9 @@ unsafe fn product<V: Vector, const ROWS: usize, const WIDE: usize>(
                 // SAFETY: the assertions above guarantee that rows 0..m, columns 0..n and terms 0..k are within their arrays; a
                 // panel covers no more than the columns that are left. The caller guarantees the instruction set.
                 column += unsafe {
-                    if WIDE >= 4 && left >= 4 * V::LEN {
+                    if const { WIDE >= 4 } && left >= 4 * V::LEN {
                         panel::<V, ROWS, 4>(c, to, a, b, range.clone(), init, column)
-                    } else if WIDE >= 2 && left >= 2 * V::LEN {
+                    } else if const { WIDE >= 2 } && left >= 2 * V::LEN {
                         panel::<V, ROWS, 2>(c, to, a, b, range.clone(), init, column)
                     } else {
                         panel::<V, ROWS, 1>(c, to, a, b, range.clone(), init, column)
@@ -489,7 +489,7 @@ unsafe fn panel<V: Vector, const ROWS: usize, const N: usize>(
         i += unsafe {
             if left >= ROWS {
                 block::<V, ROWS, N>(c, to, a, b, terms, init, (i, column))
-            } else if ROWS > 4 && left >= 4 {
+            } else if const { ROWS > 4 } && left >= 4 {
                 block::<V, 4, N>(c, to, a, b, terms, init, (i, column))
             } else if left >= 2 {
                 block::<V, 2, N>(c, to, a, b, terms, init, (i, column))

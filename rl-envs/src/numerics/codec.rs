@@ -5,6 +5,7 @@
 //! bincode's either allocates whatever a length claims or refuses everything above a constant, including what bincode has
 //! written. This one never allocates more than the input holds, and refuses bytes left over.
 
+use std::fmt;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 
 use serde::de::value::{Error as Failure, U32Deserializer};
@@ -43,6 +44,44 @@ pub fn encode_into<T: Serialize>(value: &T, out: &mut dyn Write) -> Result<(), E
     }
 }
 
+/// Writes numbers as little-endian bytes.
+///
+/// Their number, u64, and they are the encoding of a `Vec<f32>`. [`encode_into`] is compiled in the crate that calls it, which
+/// may be unoptimised; this function is compiled here.
+///
+/// # Errors
+/// The errors of `out`.
+pub fn write_floats(values: &[f32], out: &mut dyn Write) -> io::Result<()> {
+    let mut bytes = vec![[0; 4]; values.len().min(BUFFER / 4)];
+    for values in values.chunks(BUFFER / 4) {
+        bytes.iter_mut().zip(values).for_each(|(to, x)| *to = x.to_le_bytes());
+        out.write_all(bytes[..values.len()].as_flattened())?;
+    }
+    Ok(())
+}
+
+/// Reads numbers that [`write_floats`] has written.
+///
+/// # Errors
+/// The errors of `input`, which may have fewer bytes.
+pub fn read_floats(input: &mut dyn Read, values: &mut [f32]) -> io::Result<()> {
+    let mut bytes = vec![[0; 4]; values.len().min(BUFFER / 4)];
+    for values in values.chunks_mut(BUFFER / 4) {
+        input.read_exact(bytes[..values.len()].as_flattened_mut())?;
+        copy_floats(bytes[..values.len()].as_flattened(), values);
+    }
+    Ok(())
+}
+
+/// Copies numbers from the bytes that [`write_floats`] has written.
+///
+/// # Panics
+/// If there are not four bytes for each number.
+pub fn copy_floats(bytes: &[u8], values: &mut [f32]) {
+    assert_eq!(bytes.len(), 4 * values.len(), "four bytes for each number");
+    values.iter_mut().zip(bytes.as_chunks().0).for_each(|(x, from)| *x = f32::from_le_bytes(*from));
+}
+
 /// Returns the value encoded in `bytes`.
 ///
 /// # Errors
@@ -62,9 +101,56 @@ pub fn decode_from<T: DeserializeOwned>(input: impl Read, len: u64) -> Result<(T
     decode_first(BufReader::with_capacity(BUFFER, input), len)
 }
 
+/// An input of which values are decoded one after the other.
+pub struct Input<'a>(Decoder<BufReader<&'a mut dyn Read>>);
+
+impl fmt::Debug for Input<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Input").field("left", &self.0.left).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Input<'a> {
+    /// Decodes the first `len` bytes of `input`.
+    pub fn new(input: &'a mut dyn Read, len: u64) -> Self {
+        Self(Decoder { input: BufReader::with_capacity(BUFFER, input), left: len })
+    }
+
+    /// Number of bytes that have not been decoded.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.0.left
+    }
+
+    /// Returns the next value.
+    ///
+    /// # Errors
+    /// [`Error::BadState`] if the input ends too early, cannot be read, or does not encode this type.
+    pub fn value<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        T::deserialize(&mut self.0).map_err(refused)
+    }
+
+    /// Returns the next value, a `Vec<f32>`: compiled here, as [`write_floats`] is.
+    ///
+    /// # Errors
+    /// The errors of [`Input::value`].
+    pub fn floats(&mut self) -> Result<Vec<f32>, Error> {
+        let n = self.0.length().map_err(refused)?;
+        let Decoder { input, left } = &mut self.0;
+        *left = n.checked_mul(4).and_then(|len| left.checked_sub(len)).ok_or_else(|| refused(ends()))?;
+        let mut values = vec![0.0; usize::try_from(n).map_err(refused)?];
+        read_floats(input, &mut values).map_err(refused)?;
+        Ok(values)
+    }
+}
+
+fn refused(error: impl fmt::Display) -> Error {
+    Error::BadState(format!("cannot be decoded: {error}"))
+}
+
 fn decode_first<T: DeserializeOwned>(input: impl Read, len: u64) -> Result<(T, u64), Error> {
     let mut decoder = Decoder { input, left: len };
-    let value = T::deserialize(&mut decoder).map_err(|e| Error::BadState(format!("cannot be decoded: {e}")))?;
+    let value = T::deserialize(&mut decoder).map_err(refused)?;
     Ok((value, decoder.left))
 }
 
@@ -399,6 +485,32 @@ mod tests {
             damaged[at] ^= 0x81;
             let _ = decode::<All>(&damaged);
         }
+    }
+
+    #[test]
+    fn values_are_decoded_one_after_the_other_as_they_are_together() {
+        let floats = [1.0f32, -0.0, f32::MIN_POSITIVE, f32::NAN];
+        let whole = encode(&(7u16, &floats[..], "end")).unwrap();
+        let mut parts = encode(&(7u16, floats.len() as u64)).unwrap();
+        write_floats(&floats, &mut parts).unwrap();
+        encode_into(&"end", &mut parts).unwrap();
+        assert_eq!(parts, whole);
+        let (mut bytes, len) = (&whole[..], whole.len() as u64);
+        let mut input = Input::new(&mut bytes, len);
+        assert_eq!((input.value::<u16>().unwrap(), input.left()), (7, len - 2));
+        assert_eq!(input.floats().unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>(), floats.map(f32::to_bits));
+        assert_eq!((input.value::<String>().unwrap(), input.left()), ("end".into(), 0));
+        for n in [u64::MAX, 1 << 62, 5] {
+            let claim = [&n.to_le_bytes()[..], &[0; 16]].concat();
+            let mut bytes = &claim[..];
+            assert!(Input::new(&mut bytes, 24).floats().is_err(), "{n} numbers in 16 bytes");
+        }
+        let many: Vec<f32> = (0..BUFFER).map(|i| i as f32).collect();
+        let mut bytes = Vec::new();
+        write_floats(&many, &mut bytes).unwrap();
+        let mut found = vec![0.0; many.len()];
+        read_floats(&mut &bytes[..], &mut found).unwrap();
+        assert_eq!(found, many);
     }
 
     #[test]

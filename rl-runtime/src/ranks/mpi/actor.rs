@@ -90,7 +90,7 @@ fn collect(link: &mut Link, config: &Config, entry: &Entry, say: &Say) -> Result
     let mut filled = None;
     while let Ok(message) = link.read() {
         let Some((MessageKind::Order, order)) = MessageKind::split(&message) else { break };
-        let order: RolloutOrder = rl_envs::codec::decode(order)?;
+        let order = RolloutOrder::decode(order)?;
         let (learnt, remaining) = (order.learnt, order.remaining);
         let policy = config.policy_at(entry, &order.snapshot(), remaining)?;
         let first = filled.is_none();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rl_agents::{Anomalies, Episode, Moments, Policy, Snapshot, Weights};
 use rl_buffer::{ObsRows, Rollout};
-use rl_envs::codec;
+use rl_envs::{ObsSlice, ObsSliceMut, codec};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -83,14 +83,35 @@ pub(super) struct RolloutOrder {
     /// Fraction of training that remains, for exploration.
     pub(super) remaining: f32,
     version: u64,
-    params: Vec<f32>,
     obs: Option<Moments>,
+    /// Behind the encoded rest, as bytes.
+    #[serde(skip)]
+    params: Vec<f32>,
 }
 
 impl RolloutOrder {
     pub(super) fn new(policy: &dyn Policy, learnt: u64, remaining: f32) -> Self {
         let weights = policy.weights();
         Self { learnt, remaining, version: weights.version, params: weights.params.into_owned(), obs: weights.obs.cloned() }
+    }
+
+    /// Returns the message of the order.
+    pub(super) fn message(&self) -> Result<Vec<u8>, Error> {
+        let mut message = MessageKind::Order.encode(self)?;
+        append_floats(&mut message, &self.params)?;
+        Ok(message)
+    }
+
+    /// Returns the order in the contents of its message.
+    pub(super) fn decode(contents: &[u8]) -> Result<Self, Error> {
+        let (order, left) = codec::decode_from::<Self>(contents, contents.len() as u64)?;
+        let bytes = &contents[contents.len() - left as usize..];
+        if !bytes.len().is_multiple_of(4) {
+            return Err(rl_envs::Error::BadState(format!("the parameters of an order take {left} bytes")).into());
+        }
+        let mut params = vec![0.0; bytes.len() / 4];
+        codec::copy_floats(bytes, &mut params);
+        Ok(Self { params, ..order })
     }
 
     /// Returns the snapshot of the policy.
@@ -100,12 +121,16 @@ impl RolloutOrder {
     }
 }
 
+fn append_floats(message: &mut Vec<u8>, values: &[f32]) -> Result<(), Error> {
+    Ok(codec::write_floats(values, message).map_err(|error| rl_envs::Error::BadState(error.to_string()))?)
+}
+
 /// Returns the number of rollouts learnt from in the message of an order.
 pub(super) fn learnt(order: &[u8]) -> u64 {
     order[1..].first_chunk().map_or(0, |learnt| u64::from_le_bytes(*learnt))
 }
 
-/// A filled rollout, without its columns of steps.
+/// A filled rollout, without its final observations and its columns of steps.
 #[derive(Debug, Serialize, Deserialize)]
 struct RolloutHead {
     contiguous: bool,
@@ -114,7 +139,6 @@ struct RolloutHead {
     env_idx: Vec<u32>,
     policy_version: Vec<u64>,
     final_at: Vec<(usize, usize)>,
-    final_obs: ObsRows,
     final_masks: Vec<u8>,
     final_states: Vec<f32>,
     episodes: Vec<Episode>,
@@ -129,8 +153,6 @@ struct RolloutHead {
 /// Returns the message of a rollout.
 pub(super) fn encode(filled: &mut Filled) -> Result<Vec<u8>, Error> {
     let Filled { rollout, episodes, n_unreported, learnt, faults, dropped, calls, anomalies, .. } = filled;
-    let mut final_obs = ObsRows::zeros(rollout.shape().obs, 0);
-    final_obs.extend(rollout.final_obs());
     let head = RolloutHead {
         contiguous: rollout.contiguous,
         cut_before: rollout.cut_before,
@@ -138,7 +160,6 @@ pub(super) fn encode(filled: &mut Filled) -> Result<Vec<u8>, Error> {
         env_idx: rollout.env_idx().into(),
         policy_version: rollout.policy_version().into(),
         final_at: rollout.final_at().into(),
-        final_obs,
         final_masks: rollout.final_masks().into(),
         final_states: rollout.final_states().into(),
         episodes: std::mem::take(episodes),
@@ -150,6 +171,10 @@ pub(super) fn encode(filled: &mut Filled) -> Result<Vec<u8>, Error> {
         anomalies: anomalies.clone(),
     };
     let mut message = MessageKind::Rollout.encode(&head)?;
+    match rollout.final_obs() {
+        ObsSlice::F32(obs) => append_floats(&mut message, obs)?,
+        ObsSlice::U8(obs) => message.extend_from_slice(obs),
+    }
     rollout.columns().each_row(&mut |row| message.extend_from_slice(row));
     Ok(message)
 }
@@ -183,9 +208,9 @@ pub(super) fn decode(contents: &[u8], filled: &mut Filled) -> Result<(), Error> 
     rollout.clear();
     rollout.env_idx_mut().copy_from_slice(&head.env_idx);
     rollout.policy_version_mut().copy_from_slice(&head.policy_version);
-    finals(rollout, &head).ok_or_else(|| bad("impossible ends of episodes"))?;
-    (rollout.contiguous, rollout.cut_before, rollout.continues) = (head.contiguous, head.cut_before, head.continues);
     let mut rest = &contents[contents.len() - left as usize..];
+    finals(rollout, &head, &mut rest).ok_or_else(|| bad("impossible ends of episodes"))?;
+    (rollout.contiguous, rollout.cut_before, rollout.continues) = (head.contiguous, head.cut_before, head.continues);
     let mut whole = true;
     rollout.columns().each_row(&mut |row| match rest.split_at_checked(row.len()) {
         Some((first, others)) => {
@@ -205,13 +230,20 @@ pub(super) fn decode(contents: &[u8], filled: &mut Filled) -> Result<(), Error> 
 }
 
 /// Records the ends of episodes; returns `None` if they do not fit.
-fn finals(rollout: &mut Rollout, head: &RolloutHead) -> Option<()> {
-    let RolloutHead { final_at: at, final_obs: obs, final_masks: masks, final_states: states, .. } = head;
+///
+/// `rest` begins with their final observations.
+fn finals(rollout: &mut Rollout, head: &RolloutHead, rest: &mut &[u8]) -> Option<()> {
+    let RolloutHead { final_at: at, final_masks: masks, final_states: states, .. } = head;
     let (shape, s) = (rollout.shape(), rollout.shape().state_len);
     let a = masks.len().checked_div(at.len()).unwrap_or(0);
-    let fits = obs.dtype() == shape.obs && obs.as_slice().len() == at.len() * shape.obs_len && masks.len() == at.len() * a;
     let inside = at.iter().all(|&(t, n)| t < shape.n_steps && n < shape.n_envs);
-    (fits && inside && states.len() == at.len() * s).then_some(())?;
+    (inside && masks.len() == at.len() * a && states.len() == at.len() * s).then_some(())?;
+    let bytes = rest.split_off(..at.len() * shape.obs_len * shape.obs.size())?;
+    let mut obs = ObsRows::zeros(shape.obs, at.len() * shape.obs_len);
+    match obs.as_mut_slice() {
+        ObsSliceMut::F32(obs) => codec::copy_floats(bytes, obs),
+        ObsSliceMut::U8(obs) => obs.copy_from_slice(bytes),
+    }
     for (i, &(t, n)) in at.iter().enumerate() {
         let (mask, state) = (&masks[i * a..(i + 1) * a], &states[i * s..(i + 1) * s]);
         rollout.push_final(t, n, obs.as_slice().row(i, shape.obs_len), mask, state);
@@ -224,8 +256,8 @@ mod tests {
     use std::time::Duration;
 
     use rl_agents::{Acted, Acting, ActorCritic, Collector, NetConfig, Scratch};
+    use rl_envs::Pool;
     use rl_envs::cartpole::CartPole;
-    use rl_envs::{ObsSlice, Pool};
 
     use super::*;
 
@@ -333,9 +365,10 @@ mod tests {
     #[test]
     fn an_order_holds_the_policy() {
         let (_, policy) = fixture();
-        let message = MessageKind::Order.encode(&RolloutOrder::new(&policy, 3, 0.25)).unwrap();
+        let message = RolloutOrder::new(&policy, 3, 0.25).message().unwrap();
         let Some((MessageKind::Order, contents)) = MessageKind::split(&message) else { panic!("another kind") };
-        let order: RolloutOrder = codec::decode(contents).unwrap();
+        assert!(RolloutOrder::decode(&contents[..contents.len() - 1]).is_err(), "a part of a number");
+        let order = RolloutOrder::decode(contents).unwrap();
         assert_eq!((order.learnt, order.remaining, learnt(&message)), (3, 0.25, 3));
         assert_eq!(order.snapshot(), Snapshot::from(policy.weights()));
         assert!(MessageKind::split(&[]).is_none() && MessageKind::split(&[9]).is_none());

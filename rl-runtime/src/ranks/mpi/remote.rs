@@ -59,7 +59,7 @@ impl<M: Mail> Remote<M> {
 
 impl<M: Mail> Collect for Remote<M> {
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
-        let order = MessageKind::Order.encode(&RolloutOrder::new(policy, learnt, (self.remaining)(learnt)))?;
+        let order = RolloutOrder::new(policy, learnt, (self.remaining)(learnt)).message()?;
         track.time(Phase::Envs, || {
             self.mail.send_message(&order, self.rank);
             loop {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
-use rl_agents::{CollectorState, CollectorWithoutMemory, Counters, Snapshot, Statistics};
+use rl_agents::{CollectorState, Counters, Snapshot, Statistics};
+use rl_envs::codec;
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -48,31 +49,20 @@ pub struct Checkpoint {
     pub arithmetic: u32,
 }
 
-/// Content of `state.bin`, as read.
-#[derive(Deserialize)]
-pub(super) struct State<C> {
-    pub(super) progress: Progress,
-    pub(super) counters: Counters,
-    pub(super) statistics: Statistics,
-    pub(super) collector: C,
-    pub(super) ahead: Vec<Ahead<Vec<f32>, Statistics>>,
-}
-
-impl State<CollectorWithoutMemory> {
-    pub(super) fn with_memory(self) -> State<CollectorState> {
-        let Self { progress, counters, statistics, collector, ahead } = self;
-        State { progress, counters, statistics, collector: collector.into(), ahead }
+/// Writes `state.bin`.
+///
+/// What has many numbers is written, and read, by crates that are optimised.
+pub(super) fn write_state(checkpoint: &Checkpoint, out: &mut dyn Write) -> Result<(), rl_envs::Error> {
+    let Checkpoint { progress, agent, collector, ahead, arithmetic, .. } = checkpoint;
+    codec::encode_into(&(progress, agent.counters, &agent.statistics), out)?;
+    collector.encode_into(out)?;
+    codec::encode_into(&(ahead.len() as u64), out)?;
+    for (learnt, Snapshot { params, statistics, counters, .. }) in ahead {
+        codec::encode_into(&(learnt, counters.version, params.len() as u64), out)?;
+        codec::write_floats(params, out).map_err(|error| rl_envs::Error::BadState(error.to_string()))?;
+        codec::encode_into(statistics, out)?;
     }
-}
-
-/// Content of `state.bin`, as written.
-#[derive(Serialize)]
-pub(super) struct StateRef<'a> {
-    pub(super) progress: &'a Progress,
-    pub(super) counters: Counters,
-    pub(super) statistics: &'a Statistics,
-    pub(super) collector: &'a CollectorState,
-    pub(super) ahead: Vec<Ahead<&'a [f32], &'a Statistics>>,
+    codec::encode_into(arithmetic, out)
 }
 
 /// Beginning of `state.bin`, all that a policy needs.
@@ -83,20 +73,30 @@ pub(super) struct Head {
     pub(super) statistics: Statistics,
 }
 
-/// A policy that acts in one of the next rollouts.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Ahead<P, S> {
-    pub(super) learnt: u64,
-    pub(super) version: u64,
-    pub(super) params: P,
-    pub(super) statistics: S,
+/// Content of `state.bin`.
+pub(super) struct State {
+    pub(super) head: Head,
+    pub(super) collector: CollectorState,
+    pub(super) ahead: Vec<(u64, Snapshot)>,
+    pub(super) arithmetic: u32,
 }
 
-impl Ahead<Vec<f32>, Statistics> {
-    pub(super) fn into_snapshot(self) -> (u64, Snapshot) {
-        let Self { learnt, version, params, statistics } = self;
+/// Reads `state.bin`, of `len` bytes, of a checkpoint in this format.
+pub(super) fn read_state(format: u32, input: &mut dyn Read, len: u64) -> Result<State, rl_envs::Error> {
+    let mut input = codec::Input::new(input, len);
+    let head = input.value()?;
+    let collector = CollectorState::decode(&mut input, format >= FORMAT)?;
+    let mut ahead = Vec::new();
+    for _ in 0..input.value::<u64>()? {
+        let (learnt, version) = input.value()?;
+        let (params, statistics) = (input.floats()?, input.value()?);
         let counters = Counters { version, ..Counters::default() };
-        (learnt, Snapshot { params, moments: Vec::new(), statistics, counters })
+        ahead.push((learnt, Snapshot { params, moments: Vec::new(), statistics, counters }));
+    }
+    let arithmetic = if format > OLDEST_FORMAT { input.value()? } else { 1 };
+    match input.left() {
+        0 => Ok(State { head, collector, ahead, arithmetic }),
+        left => Err(rl_envs::Error::BadState(format!("{left} bytes are left over"))),
     }
 }
 

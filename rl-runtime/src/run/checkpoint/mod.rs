@@ -28,12 +28,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use rl_agents::{Layout, Snapshot};
-use rl_envs::codec;
 
 use crate::file::{copy_own, own, own_dir, sync_dir};
 pub use crate::run::checkpoint::contents::Checkpoint;
 use crate::run::checkpoint::contents::{
-    Ahead, BUFFER, CONFIG, FORMAT, FileInfo, Hashed, MANIFEST, Manifest, OPTIMIZER, PARAMS, REPLAY, STATE, StateRef,
+    BUFFER, CONFIG, FORMAT, FileInfo, Hashed, MANIFEST, Manifest, OPTIMIZER, PARAMS, REPLAY, STATE, write_state,
 };
 #[cfg(feature = "cli")]
 pub use crate::run::checkpoint::exported::{Export, ExportReport, export};
@@ -174,23 +173,15 @@ fn write(
     return_mean: Option<f64>,
     after_step: AfterStep<'_>,
 ) -> io::Result<()> {
-    let Checkpoint { config, progress, agent, collector, ahead, arithmetic, .. } = checkpoint;
+    let Checkpoint { config, progress, agent, .. } = checkpoint;
     progress.check().map_err(io::Error::other)?;
-    let ahead = ahead.iter().map(|(learnt, Snapshot { params, statistics, counters, .. })| Ahead {
-        learnt: *learnt,
-        version: counters.version,
-        params: &params[..],
-        statistics,
-    });
-    let (counters, statistics) = (agent.counters, &agent.statistics);
-    let state = (StateRef { progress, counters, statistics, collector, ahead: ahead.collect() }, arithmetic);
     let params = layout.tensors().iter().map(|t| (&*t.name, t.shape.clone(), &agent.params[t.range.clone()])).collect();
     let moments = agent.moments.iter().map(|(name, values)| (&**name, vec![values.len()], &values[..])).collect();
     let mut files: Vec<(&str, Contents<'_>)> = vec![
         (CONFIG, Box::new(|out| out.write_all(config.to_toml().as_bytes()))),
         (PARAMS, Box::new(|out| write_tensors(out, params))),
         (OPTIMIZER, Box::new(|out| write_tensors(out, moments))),
-        (STATE, Box::new(|out| codec::encode_into(&state, out).map_err(io::Error::other))),
+        (STATE, Box::new(|out| write_state(checkpoint, out).map_err(io::Error::other))),
     ];
     if let Some(replay) = replay {
         files.push((REPLAY, Box::new(|out| replay(out).map_err(io::Error::other))));

@@ -6,7 +6,7 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rl_agents::{CollectorState, Layout, Policy, Snapshot};
+use rl_agents::{Layout, Policy, Snapshot};
 use rl_buffer::memory;
 use rl_envs::catalog::Entry;
 use rl_envs::codec;
@@ -14,8 +14,8 @@ use rl_envs::codec;
 use crate::config::budget::Budget;
 use crate::file::{MAX_FILE, own, read_own};
 use crate::run::checkpoint::contents::{
-    Ahead, BUFFER, CONFIG, Checkpoint, FILES, FORMAT, FileInfo, Hashed, Head, MANIFEST, Manifest, OLDEST_FORMAT, OPTIMIZER,
-    PARAMS, REPLAY, STATE, State,
+    BUFFER, CONFIG, Checkpoint, FILES, FORMAT, FileInfo, Hashed, Head, MANIFEST, Manifest, OLDEST_FORMAT, OPTIMIZER, PARAMS,
+    REPLAY, STATE, State, read_state,
 };
 use crate::run::checkpoint::listing::{BEST, is_one, list, list_own};
 use crate::run::checkpoint::tensors::{Tensors, read_tensors};
@@ -154,26 +154,13 @@ impl<'a> Opened<'a> {
         let config = self.config()?;
         let params = self.read(PARAMS, read_tensors)?;
         let moments = self.read(OPTIMIZER, read_tensors)?;
-        let (state, arithmetic): (State<CollectorState>, u32) = self.read(STATE, |input, len| {
-            let decoded = match self.manifest.format {
-                OLDEST_FORMAT => codec::decode_from(input, len).map(|(state, left)| ((State::with_memory(state), 1), left)),
-                5 => codec::decode_from(input, len)
-                    .map(|((state, arithmetic), left)| ((State::with_memory(state), arithmetic), left)),
-                _ => codec::decode_from(input, len),
-            };
-            match decoded {
-                Ok((state, 0)) => Ok(state),
-                Ok((_, left)) => Err(format!("{left} bytes are left over")),
-                Err(error) => Err(error.to_string()),
-            }
-        })?;
+        let state = self.read(STATE, |input, len| read_state(self.manifest.format, input, len).map_err(|e| e.to_string()))?;
+        let State { head: Head { progress, counters, statistics }, collector, ahead, arithmetic } = state;
         let replay = self.manifest.files.contains_key(REPLAY).then(|| self.read(REPLAY, |_, _| Ok(self.dir.join(REPLAY))));
 
         let params = in_order(layout, params, &config.env.name)?;
         let moments = moments.into_iter().map(|(name, _, values)| (name, values)).collect();
-        let State { progress, counters, statistics, collector, ahead } = state;
         let agent = Snapshot { params, moments, statistics, counters };
-        let ahead: Vec<_> = ahead.into_iter().map(Ahead::into_snapshot).collect();
         progress.check().map_err(|e| format!("{STATE}: {e}"))?;
         let all = [&agent].into_iter().chain(ahead.iter().map(|(_, policy)| policy));
         all.into_iter().try_for_each(Snapshot::check).map_err(|e| e.to_string())?;

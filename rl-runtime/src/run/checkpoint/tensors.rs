@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 
+use rl_envs::codec;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::Deserialize;
 
-use crate::run::checkpoint::contents::{BUFFER, MAX_ENTRIES, unique};
+use crate::run::checkpoint::contents::{MAX_ENTRIES, unique};
 
 /// Maximum size of a header, more than a network of hundreds of layers needs.
 const MAX_HEADER: u64 = 1 << 20;
@@ -36,12 +37,7 @@ pub(super) fn write_tensors(out: &mut dyn Write, mut tensors: Vec<(&str, Vec<usi
     }
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
-    let mut bytes = vec![[0; 4]; BUFFER / 4];
-    for values in tensors.iter().flat_map(|(.., values)| values.chunks(BUFFER / 4)) {
-        bytes.iter_mut().zip(values).for_each(|(to, x)| *to = x.to_le_bytes());
-        out.write_all(bytes[..values.len()].as_flattened())?;
-    }
-    Ok(())
+    tensors.iter().try_for_each(|(.., values)| codec::write_floats(values, out))
 }
 
 /// F32 tensors of a file: name, shape, values.
@@ -69,13 +65,8 @@ pub(super) fn read_tensors(input: &mut dyn Read, len: u64) -> Result<Tensors, St
         if begin != at || bytes.is_none_or(|bytes| end.checked_sub(begin) != Some(bytes)) || end as u64 > data {
             return Err(format!("{name} is {shape:?}, which does not fit the bytes from {begin} to {end}"));
         }
-        let mut values = Vec::with_capacity((end - begin) / 4);
-        let mut bytes = vec![0; BUFFER.min(end - begin)];
-        while values.len() < (end - begin) / 4 {
-            let bytes = &mut bytes[..BUFFER.min(end - begin - 4 * values.len())];
-            input.read_exact(bytes).map_err(|e| e.to_string())?;
-            values.extend(bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)));
-        }
+        let mut values = vec![0.0; (end - begin) / 4];
+        codec::read_floats(input, &mut values).map_err(|e| e.to_string())?;
         at = end;
         read.push((name, shape, values));
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rl_envs::{ActionSlice, ActionSpace, Actions, MAX_CATEGORIES, ObsSliceMut, Part, Space, Spaces};
+use rl_envs::{ActionSlice, ActionSpace, Actions, MAX_CATEGORIES, ObsSliceMut, Part, Space, Spaces, codec};
 use serde::Deserialize;
 
 /// Version of the protocol.
@@ -335,10 +335,7 @@ impl Answer<'_> {
 
 fn copy(from: &[u8], to: ObsSliceMut<'_>) {
     match to {
-        ObsSliceMut::F32(to) => {
-            let (from, _) = from.as_chunks::<4>();
-            to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_le_bytes(*from));
-        }
+        ObsSliceMut::F32(to) => codec::copy_floats(from, to),
         ObsSliceMut::U8(to) => to.copy_from_slice(from),
     }
 }
