@@ -102,7 +102,7 @@ struct Seaquest {
     u32 e_spawn_speed, e_spawn_timer, d_spawn_timer, move_speed, ramp_index, shot_timer, surface;
 
     __device__ static List list(const Envs& envs, u64 i, u32 which) {
-        u16* halves = (u16*)(envs.words + (u64)(WORDS + 2) * envs.n_envs);
+        u16* halves = (u16*)(envs.words + (u64)MinAtar<Seaquest>::W * envs.n_envs);
         return {halves + (u64)which * MOST * envs.n_envs + i, envs.n_envs, 0};
     }
 

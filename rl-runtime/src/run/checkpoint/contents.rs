@@ -16,6 +16,8 @@ pub(super) const FORMAT: u32 = 6;
 ///
 /// Its state lacks the version of the arithmetic, which was 1.
 pub(super) const OLDEST_FORMAT: u32 = 4;
+/// First format whose state has the states of a policy with memory.
+const FORMAT_WITH_MEMORY: u32 = 6;
 pub(super) const MANIFEST: &str = "manifest.json";
 pub(super) const CONFIG: &str = "config.toml";
 pub(super) const PARAMS: &str = "params.safetensors";
@@ -51,7 +53,7 @@ pub struct Checkpoint {
 
 /// Writes `state.bin`.
 ///
-/// What has many numbers is written, and read, by crates that are optimised.
+/// rl-envs and rl-agents, which are optimised, encode and decode the parts with many numbers.
 pub(super) fn write_state(checkpoint: &Checkpoint, out: &mut dyn Write) -> Result<(), rl_envs::Error> {
     let Checkpoint { progress, agent, collector, ahead, arithmetic, .. } = checkpoint;
     codec::encode_into(&(progress, agent.counters, &agent.statistics), out)?;
@@ -85,7 +87,7 @@ pub(super) struct State {
 pub(super) fn read_state(format: u32, input: &mut dyn Read, len: u64) -> Result<State, rl_envs::Error> {
     let mut input = codec::Input::new(input, len);
     let head = input.value()?;
-    let collector = CollectorState::decode(&mut input, format >= FORMAT)?;
+    let collector = CollectorState::decode(&mut input, format >= FORMAT_WITH_MEMORY)?;
     let mut ahead = Vec::new();
     for _ in 0..input.value::<u64>()? {
         let (learnt, version) = input.value()?;
