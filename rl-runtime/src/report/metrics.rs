@@ -50,7 +50,6 @@
 //! Metrics never stop training. A row that cannot be written is lost, and the first such failure is reported. Writing is retried
 //! with every later row, so a disk that is full for a while costs only the rows of that time.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -103,11 +102,13 @@ impl Row {
     /// Inserts columns before the last two.
     pub(crate) fn insert(&mut self, columns: impl IntoIterator<Item = (&'static str, f64)>) {
         let at = self.values.len() - 2;
-        self.values.splice(at..at, columns);
+        let last = [self.values[at], self.values[at + 1]];
+        self.values.truncate(at);
+        self.values.extend(columns);
+        self.values.extend(last);
     }
 
     /// Returns the value of a column, NaN if there is none.
-    #[cfg(feature = "cli")]
     pub(crate) fn value(&self, name: &str) -> f64 {
         self.values.iter().find(|(of, _)| *of == name).map_or(f64::NAN, |(_, value)| *value)
     }
@@ -312,24 +313,22 @@ impl Table {
     }
 
     fn append(&mut self, row: &Row) -> io::Result<()> {
-        let mut text = String::new();
-        if self.columns.is_empty() {
-            let names: Vec<&str> = row.values.iter().map(|(name, _)| *name).collect();
-            let _ = writeln!(text, "{}", names.join(","));
+        let header: Option<Vec<String>> =
+            self.columns.is_empty().then(|| row.values.iter().map(|(name, _)| String::from(*name)).collect());
+        let mut text = header.as_ref().map_or_else(String::new, |names| names.join(",") + "\n");
+        let begin = text.len();
+        for (i, name) in header.as_ref().unwrap_or(&self.columns).iter().enumerate() {
+            if i > 0 {
+                text.push(',');
+            }
+            // A row has its columns in the header's order, unless the run was resumed with others.
+            let here = row.values.get(i).filter(|(of, _)| of == name);
+            text.push_str(&shortest(here.map_or_else(|| row.value(name), |(_, value)| *value)));
         }
-        let value = |name: &str| row.values.iter().find(|(of, _)| *of == name).map_or(f64::NAN, |(_, value)| *value);
-        let values: Vec<String> = if self.columns.is_empty() {
-            row.values.iter().map(|(_, value)| shortest(*value)).collect()
-        } else {
-            self.columns.iter().map(|name| shortest(value(name))).collect()
-        };
-        let line = values.join(",");
-        let _ = writeln!(text, "{line}");
+        text.push('\n');
         self.put(&text)?;
-        if self.columns.is_empty() {
-            self.columns = row.values.iter().map(|(name, _)| String::from(*name)).collect();
-        }
-        self.last = line;
+        self.last = text[begin..].trim_end().into();
+        header.into_iter().for_each(|header| self.columns = header);
         Ok(())
     }
 

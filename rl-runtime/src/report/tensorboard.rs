@@ -140,8 +140,8 @@ fn now() -> f64 {
 /// Encodes the first records of a file that continues after `env_steps` env steps.
 fn header(wall_time: f64, env_steps: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    event(&mut bytes, wall_time, 0, |event| field(event, 3, |text| text.extend(b"brain.Event:2")));
-    event(&mut bytes, wall_time, env_steps + 1, |event| field(event, 7, |log| log.extend([key(1, VARINT), 1])));
+    event(&mut bytes, wall_time, 0, |event| field(event, 3, b"brain.Event:2"));
+    event(&mut bytes, wall_time, env_steps + 1, |event| field(event, 7, &[key(1, VARINT), 1]));
     bytes
 }
 
@@ -173,24 +173,22 @@ fn event(out: &mut Vec<u8>, wall_time: f64, step: u64, what: impl FnOnce(&mut Ve
 
 /// Appends the field of scalars, without those that are NaN.
 fn summary(event: &mut Vec<u8>, scalars: &[(&'static str, f64)]) {
-    field(event, 5, |summary| {
-        for (tag, value) in scalars.iter().filter(|(_, value)| !value.is_nan()) {
-            field(summary, 1, |scalar| {
-                field(scalar, 1, |text| text.extend(tag.as_bytes()));
-                scalar.push(key(2, FIXED_32));
-                scalar.extend((*value as f32).to_le_bytes());
-            });
-        }
-    });
+    let (mut summary, mut scalar) = (Vec::new(), Vec::new());
+    for (tag, value) in scalars.iter().filter(|(_, value)| !value.is_nan()) {
+        scalar.clear();
+        field(&mut scalar, 1, tag.as_bytes());
+        scalar.push(key(2, FIXED_32));
+        scalar.extend_from_slice(&(*value as f32).to_le_bytes());
+        field(&mut summary, 1, &scalar);
+    }
+    field(event, 5, &summary);
 }
 
-/// Appends a field whose bytes `content` appends.
-fn field(out: &mut Vec<u8>, number: u8, content: impl FnOnce(&mut Vec<u8>)) {
-    let mut bytes = Vec::new();
-    content(&mut bytes);
+/// Appends a field of bytes.
+fn field(out: &mut Vec<u8>, number: u8, bytes: &[u8]) {
     out.push(key(number, BYTES));
     varint(out, bytes.len() as u64);
-    out.append(&mut bytes);
+    out.extend_from_slice(bytes);
 }
 
 fn varint(out: &mut Vec<u8>, mut value: u64) {
@@ -219,7 +217,11 @@ const TABLE: [u32; 256] = {
 
 /// CRC-32C (Castagnoli) of bytes.
 fn crc32c(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |crc, byte| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ byte)])
+    let mut crc = !0;
+    for byte in bytes {
+        crc = crc >> 8 ^ TABLE[usize::from(crc as u8 ^ *byte)];
+    }
+    !crc
 }
 
 /// Masks a CRC as TFRecord does.
