@@ -19,30 +19,9 @@ struct Asterix {
 
     __device__ Asterix(const Envs&, u64) {}
 
-    __device__ void unpack(const u32* words) {
-        player_x = words[0];
-        player_y = words[1];
-        upper = words[2];
-        lower = words[3];
-        spawn_speed = words[4];
-        spawn_timer = words[5];
-        move_speed = words[6];
-        move_timer = words[7];
-        ramp_timer = (i32)words[8];
-        ramp_index = words[9];
-    }
-
-    __device__ void pack(u32* words) const {
-        words[0] = player_x;
-        words[1] = player_y;
-        words[2] = upper;
-        words[3] = lower;
-        words[4] = spawn_speed;
-        words[5] = spawn_timer;
-        words[6] = move_speed;
-        words[7] = move_timer;
-        words[8] = (u32)ramp_timer;
-        words[9] = ramp_index;
+    template <class Visit>
+    __device__ void each_word(Visit& visit) {
+        visit(player_x, player_y, upper, lower, spawn_speed, spawn_timer, move_speed, move_timer, ramp_timer, ramp_index);
     }
 
     __device__ void start(Rng&) {

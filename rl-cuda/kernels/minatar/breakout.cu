@@ -13,26 +13,9 @@ struct Breakout {
 
     __device__ Breakout(const Envs&, u64) {}
 
-    __device__ void unpack(const u32* words) {
-        ball_x = (i32)words[0];
-        ball_y = (i32)words[1];
-        ball_dir = words[2];
-        pos = (i32)words[3];
-        bricks = words[4];
-        strike = words[5];
-        last_x = (i32)words[6];
-        last_y = (i32)words[7];
-    }
-
-    __device__ void pack(u32* words) const {
-        words[0] = (u32)ball_x;
-        words[1] = (u32)ball_y;
-        words[2] = ball_dir;
-        words[3] = (u32)pos;
-        words[4] = bricks;
-        words[5] = strike;
-        words[6] = (u32)last_x;
-        words[7] = (u32)last_y;
+    template <class Visit>
+    __device__ void each_word(Visit& visit) {
+        visit(ball_x, ball_y, ball_dir, pos, bricks, strike, last_x, last_y);
     }
 
     __device__ void start(Rng& rng) {

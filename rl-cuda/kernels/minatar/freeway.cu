@@ -15,20 +15,9 @@ struct Freeway {
 
     __device__ Freeway(const Envs&, u64) {}
 
-    __device__ void unpack(const u32* words) {
-        pos = words[0];
-        move_timer = words[1];
-        car_x = words[2];
-        car_timer = words[3];
-        car_speed = words[4];
-    }
-
-    __device__ void pack(u32* words) const {
-        words[0] = pos;
-        words[1] = move_timer;
-        words[2] = car_x;
-        words[3] = car_timer;
-        words[4] = car_speed;
+    template <class Visit>
+    __device__ void each_word(Visit& visit) {
+        visit(pos, move_timer, car_x, car_timer, car_speed);
     }
 
     __device__ void draw_velocities(Rng& rng) {

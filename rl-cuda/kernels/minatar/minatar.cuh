@@ -1,7 +1,7 @@
 // Base of MinAtar's games: the twin of rl-envs/src/envs/minatar.rs.
 //
-// A game is a struct that holds the state of an episode, with `pack`, `unpack`, `start`, `advance` and `observe`, as in Rust. Its
-// words are followed by the last action and by the steps of the episode.
+// A game is a struct that holds the state of an episode, with `start`, `advance` and `observe`, as in Rust. `each_word` passes its
+// words to a visitor, in order; the last action and the steps of the episode follow them.
 
 #pragma once
 
@@ -41,6 +41,37 @@ __device__ inline void clear_planes(u8* obs) {
     }
 }
 
+// Visitor that loads or stores an environment's words.
+template <bool STORES>
+struct Words {
+    u32* words;
+    u64 n_envs;
+    u64 visited;
+
+    template <class... Xs>
+    __device__ void operator()(Xs&... xs) {
+        (word(xs), ...);
+    }
+
+    template <class X>
+    __device__ void word(X& x) {
+        u32& own = words[visited++ * n_envs];
+        if constexpr (STORES) {
+            own = (u32)x;
+        } else {
+            x = (X)own;
+        }
+    }
+
+    template <u32 N>
+    __device__ void word(u32 (&xs)[N]) {
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) {
+            word(xs[j]);
+        }
+    }
+};
+
 template <class G>
 struct MinAtar {
     struct Params {
@@ -62,26 +93,19 @@ struct MinAtar {
         return G::PLANES * CELLS;
     }
 
-    __device__ void load(const Envs& envs, u64 i) {
-        u32 words[W];
-#pragma unroll
-        for (u32 w = 0; w < W; ++w) {
-            words[w] = envs.words[(u64)w * envs.n_envs + i];
-        }
-        game.unpack(words);
-        last_action = words[W - 2];
-        elapsed = words[W - 1];
+    template <bool STORES>
+    __device__ void each_word(const Envs& envs, u64 i) {
+        Words<STORES> visit = {envs.words + i, envs.n_envs, 0};
+        game.each_word(visit);
+        visit(last_action, elapsed);
     }
 
-    __device__ void store(const Envs& envs, u64 i) const {
-        u32 words[W];
-        game.pack(words);
-        words[W - 2] = last_action;
-        words[W - 1] = elapsed;
-#pragma unroll
-        for (u32 w = 0; w < W; ++w) {
-            envs.words[(u64)w * envs.n_envs + i] = words[w];
-        }
+    __device__ void load(const Envs& envs, u64 i) {
+        each_word<false>(envs, i);
+    }
+
+    __device__ void store(const Envs& envs, u64 i) {
+        each_word<true>(envs, i);
     }
 
     __device__ bool allows(u32 action) const {

@@ -110,44 +110,10 @@ struct Seaquest {
         : f_bullets(list(envs, i, 0)), e_bullets(list(envs, i, 1)), e_fish(list(envs, i, 2)), e_subs(list(envs, i, 3)),
           divers(list(envs, i, 4)) {}
 
-    __device__ void unpack(const u32* words) {
-        f_bullets.len = words[0];
-        e_bullets.len = words[1];
-        e_fish.len = words[2];
-        e_subs.len = words[3];
-        divers.len = words[4];
-        oxygen = (i32)words[5];
-        diver_count = (i32)words[6];
-        sub_x = words[7];
-        sub_y = words[8];
-        sub_or = words[9];
-        e_spawn_speed = words[10];
-        e_spawn_timer = words[11];
-        d_spawn_timer = words[12];
-        move_speed = words[13];
-        ramp_index = words[14];
-        shot_timer = words[15];
-        surface = words[16];
-    }
-
-    __device__ void pack(u32* words) const {
-        words[0] = f_bullets.len;
-        words[1] = e_bullets.len;
-        words[2] = e_fish.len;
-        words[3] = e_subs.len;
-        words[4] = divers.len;
-        words[5] = (u32)oxygen;
-        words[6] = (u32)diver_count;
-        words[7] = sub_x;
-        words[8] = sub_y;
-        words[9] = sub_or;
-        words[10] = e_spawn_speed;
-        words[11] = e_spawn_timer;
-        words[12] = d_spawn_timer;
-        words[13] = move_speed;
-        words[14] = ramp_index;
-        words[15] = shot_timer;
-        words[16] = surface;
+    template <class Visit>
+    __device__ void each_word(Visit& visit) {
+        visit(f_bullets.len, e_bullets.len, e_fish.len, e_subs.len, divers.len, oxygen, diver_count, sub_x, sub_y, sub_or);
+        visit(e_spawn_speed, e_spawn_timer, d_spawn_timer, move_speed, ramp_index, shot_timer, surface);
     }
 
     __device__ void start(Rng&) {

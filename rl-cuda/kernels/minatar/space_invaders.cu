@@ -17,34 +17,9 @@ struct SpaceInvaders {
 
     __device__ SpaceInvaders(const Envs&, u64) {}
 
-    __device__ void unpack(const u32* words) {
-#pragma unroll
-        for (u32 p = 0; p < PAIRS; ++p) {
-            aliens[p] = words[p];
-            bullets[p] = words[PAIRS + p];
-            alien_bullets[p] = words[2 * PAIRS + p];
-        }
-        pos = words[3 * PAIRS];
-        moves_right = words[3 * PAIRS + 1];
-        enemy_move_interval = words[3 * PAIRS + 2];
-        alien_move_timer = words[3 * PAIRS + 3];
-        alien_shot_timer = words[3 * PAIRS + 4];
-        shot_timer = words[3 * PAIRS + 5];
-    }
-
-    __device__ void pack(u32* words) const {
-#pragma unroll
-        for (u32 p = 0; p < PAIRS; ++p) {
-            words[p] = aliens[p];
-            words[PAIRS + p] = bullets[p];
-            words[2 * PAIRS + p] = alien_bullets[p];
-        }
-        words[3 * PAIRS] = pos;
-        words[3 * PAIRS + 1] = moves_right;
-        words[3 * PAIRS + 2] = enemy_move_interval;
-        words[3 * PAIRS + 3] = alien_move_timer;
-        words[3 * PAIRS + 4] = alien_shot_timer;
-        words[3 * PAIRS + 5] = shot_timer;
+    template <class Visit>
+    __device__ void each_word(Visit& visit) {
+        visit(aliens, bullets, alien_bullets, pos, moves_right, enemy_move_interval, alien_move_timer, alien_shot_timer, shot_timer);
     }
 
     __device__ void new_block() {
