@@ -189,7 +189,10 @@ fn root() -> PathBuf {
 fn cargo(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     println!("\n==> cargo {}", args.join(" "));
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let status = Command::new(cargo).args(args).envs(env.iter().copied()).current_dir(dir).status().context("cargo")?;
+    let mut command = Command::new(cargo);
+    // What is built is looked for below `target`.
+    command.args(args).env_remove("CARGO_TARGET_DIR").envs(env.iter().copied()).current_dir(dir);
+    let status = command.status().context("cargo")?;
     if status.success() { Ok(()) } else { bail!("cargo {} failed", args.join(" ")) }
 }
 
