@@ -98,6 +98,22 @@ fn compare_from_any_state<G: Game + 'static>(device: &Device, name: &str, mut dr
             let [a, b] = both.each_ref().map(|driven| (driven.rows(), driven.envs.save().unwrap()));
             assert!(a == b, "{device}: {name}: round {round}, step {t}");
         }
+        // With random actions, in one launch.
+        let mut original = Driven::new(catalog::find(name).unwrap().sync(n).unwrap());
+        let (stream, mut twin) = (device.stream().unwrap(), CudaVecEnv::new(device, name, n).unwrap());
+        let mut steps = DeviceSteps::zeros(device, 12, n, twin.observation_space(), twin.action_space()).unwrap();
+        twin.load(&saved).unwrap();
+        twin.step_on(&stream, 12, ActionSource::Random, &steps.rows(0..12)).unwrap();
+        let DeviceActions::Discrete(drawn) = &steps.columns.actions else { unreachable!("discrete") };
+        let (mut actions, mut rewards) = (vec![0; 12 * n], vec![0.0; 12 * n]);
+        stream.download(&mut actions, &drawn.view()).unwrap();
+        stream.download(&mut rewards, &steps.columns.rewards.view()).unwrap();
+        original.envs.load(&saved).unwrap();
+        for (actions, rewards) in actions.chunks_exact(n).zip(rewards.chunks_exact(n)) {
+            original.step(Actions::Discrete(actions)).unwrap();
+            assert!(original.rewards() == rewards, "{device}: {name}: round {round}, random actions: rewards");
+        }
+        assert!(original.envs.save().unwrap() == twin.save().unwrap(), "{device}: {name}: round {round}, random actions: states");
     }
 }
 

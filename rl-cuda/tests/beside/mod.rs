@@ -49,6 +49,10 @@ impl Driven {
         Rows { obs, rewards, terminated, truncated, final_obs, masks }
     }
 
+    pub(crate) fn rewards(&self) -> &[f32] {
+        &self.steps.rewards
+    }
+
     pub(crate) fn ended(&self) -> usize {
         (0..self.envs.n_envs()).filter(|&i| self.steps.done(i)).count()
     }
