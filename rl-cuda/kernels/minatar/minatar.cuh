@@ -20,13 +20,14 @@ __device__ inline u32 four_cells(u32 bits) {
     return ((bits & 15) * 0x00204081) & 0x01010101;
 }
 
-// Clears all planes, 16 bytes at a time: rows whose length is no multiple of that begin and end with words.
+// Clears all planes, 16 bytes at a time: rows whose length is no multiple of that begin and end with up to three words.
 template <u32 PLANES>
 __device__ inline void clear_planes(u8* obs) {
     const u32 n = PLANES * CELLS / 4;
     u32* words = (u32*)obs;
     u32 j = 0;
     if constexpr (n % 4 != 0) {
+#pragma unroll 1
         for (; ((u64)(words + j) & 15) != 0; ++j) {
             words[j] = 0;
         }
@@ -35,6 +36,7 @@ __device__ inline void clear_planes(u8* obs) {
         *(uint4*)(words + j) = {0, 0, 0, 0};
     }
     if constexpr (n % 4 != 0) {
+#pragma unroll 1
         for (; j < n; ++j) {
             words[j] = 0;
         }
