@@ -11,8 +11,8 @@ use rl_policy::{Action, Choice, Obs, Policy, stack};
 
 /// Steps of an episode, after which state and frames begin again.
 pub(crate) const EPISODE: usize = 7;
-/// Multiply-adds of a program, weighted by their cost.
-const MAX_COST: usize = 3_000_000_000;
+/// Multiply-adds of a program, weighted by their cost, unless `RL_EXPORT_COST` is set.
+const MAX_COST: usize = 12_000_000_000;
 /// Stream of the random actions: environment i draws with index i + 5.
 const SAMPLE: Choice = Choice::Sample { seed: 1 << 40 | 9, env: 5, step: 1 << 33 | 6 };
 
@@ -50,26 +50,26 @@ pub(crate) fn targets() -> Vec<Target> {
         targets.push(Target { compiler: compiler.to_vec(), runner: runner.to_vec(), is_wasm, cost });
     };
     for cc in ["gcc", "clang"].into_iter().filter(|cc| runs(cc)) {
-        target(&[cc, "-O0", "-std=c99", "-pedantic"], &[], false, 50);
+        target(&[cc, "-O0", "-std=c99", "-pedantic"], &[], false, 200);
         target(&[cc, "-O3", "-march=native", "-ffp-contract=fast"], &[], false, 1);
         if all {
-            target(&[cc, "-O2"], &[], false, 50);
+            target(&[cc, "-O2"], &[], false, 200);
             target(&[cc, "-O3", "-march=native"], &[], false, 1);
         }
     }
     if runs("aarch64-linux-gnu-gcc") && runs("qemu-aarch64") {
-        target(&["aarch64-linux-gnu-gcc", "-O2", "-static"], &["qemu-aarch64"], false, 50);
+        target(&["aarch64-linux-gnu-gcc", "-O2", "-static"], &["qemu-aarch64"], false, 200);
     }
     if runs("arm-none-eabi-gcc") && runs("qemu-system-arm") {
         const GCC: [&str; 5] = ["arm-none-eabi-gcc", "-O2", "--specs=rdimon.specs", "-mthumb", "-Tcortex_m.ld"];
         let board =
             |name| ["qemu-system-arm", "-nographic", "-semihosting-config", "enable=on,target=native", "-M", name, "-kernel"];
         let m4 = ["-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16", "cortex_m.c"];
-        target(&[&GCC[..], &m4].concat(), &board("mps2-an386"), false, 100);
-        target(&[&GCC[..], &["-mcpu=cortex-m3", "cortex_m.c"]].concat(), &board("mps2-an385"), false, 2_000);
+        target(&[&GCC[..], &m4].concat(), &board("mps2-an386"), false, 400);
+        target(&[&GCC[..], &["-mcpu=cortex-m3", "cortex_m.c"]].concat(), &board("mps2-an385"), false, 8_000);
     }
     if runs("clang") && runs("wasm-ld") && runs("node") {
-        target(&["clang", "--target=wasm32", "-O2", "-nostdlib"], &["node"], true, 50);
+        target(&["clang", "--target=wasm32", "-O2", "-nostdlib"], &["node"], true, 200);
     }
     targets
 }
@@ -187,7 +187,8 @@ impl<'a> Streams<'a> {
     /// seconds that the program ran.
     pub(crate) fn check(&self, dir: &Path, name: &str, target: &Target, multiply_adds: usize) -> (usize, f64) {
         let Target { compiler, runner, is_wasm, cost } = target;
-        let n = self.n.min(MAX_COST / (multiply_adds * cost));
+        let max_cost = std::env::var("RL_EXPORT_COST").map_or(MAX_COST, |cost| cost.parse().unwrap());
+        let n = self.n.min(max_cost / (multiply_adds * cost));
         let part = |bytes: &[u8]| bytes.len() / self.n * n;
         std::fs::write(dir.join("input"), &self.input[..part(&self.input)]).unwrap();
         let expected = &self.expected[..part(&self.expected)];

@@ -1,7 +1,7 @@
 //! `rl export`: policies act as the run's own on the observations of rollouts.
 //!
 //! With `RL_EXPORT_ALL=1`, all presets of built-in environments, on up to `RL_EXPORT_N` observations, with every compiler and
-//! level of optimisation that this machine has.
+//! level of optimisation that this machine has. Programs of slow targets see fewer, up to `RL_EXPORT_COST`.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -22,8 +22,6 @@ use serde_json::{Value, json};
 use crate::compiled::{Streams, targets};
 use crate::harness::{finish, python_with, rl, text};
 
-/// Multiply-adds of all observations.
-const MAX_MULTIPLY_ADDS: usize = 40_000_000_000;
 /// Environments of a rollout.
 const N_ENVS: usize = 64;
 /// Steps of a rollout.
@@ -145,8 +143,6 @@ fn exported_policies_act_as_the_run_on_observations_of_rollouts() {
         let mut rollout = collector.rollout(N_STEPS).unwrap();
         let actions = entry.spaces().actions;
         let (d, m) = (loaded.obs_len(), loaded.mask_len());
-        // Large networks see fewer.
-        let n = n.min(MAX_MULTIPLY_ADDS / multiply_adds);
         let (mut left, mut memory) = (n, vec![0.0; loaded.memory_len()]);
         while left > 0 {
             collector.collect(&*policy, &mut rollout).unwrap();

@@ -1,4 +1,4 @@
-//! Exported policies: bits on targets, time of an action, returns in Gymnasium.
+//! Exported policies: time of an action, returns in Gymnasium, bits on targets.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,8 +15,8 @@ use crate::bench::study::programs::Study;
 const ROUNDS: usize = 5;
 /// Episodes of an evaluation, and of playing in Gymnasium.
 const EPISODES: usize = 100;
-/// Observations of each preset, on targets that are fast enough.
-const OBSERVATIONS: &str = "1000000";
+/// Observations of each preset, and weighted multiply-adds of a target's program: a slow one sees fewer.
+const OBSERVATIONS: [&str; 2] = ["1000000", "1000000000000"];
 
 /// A run to export.
 struct Leaving {
@@ -47,7 +47,7 @@ const POLICIES: [Leaving; 4] = [
     Leaving { train: "gym:LunarLander-v3", name: "lander", gymnasium: "LunarLander-v3", network: "64,64 tanh", about: "" },
 ];
 
-/// Trains, exports, acts and plays; then compares bits of all presets.
+/// Trains, exports, acts and plays.
 pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
     let python = peers_python(study.root, "target/peers-export", "requirements-export.txt")?;
     let study = &Study { root: study.root, name: study.name, python };
@@ -70,7 +70,6 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
         "\nReturns of {EPISODES} greedy episodes, with their standard deviation: `rl eval` in our environment or in workers, and `tools/play_onnx.py`, which is\n\
          Gymnasium, NumPy and ONNX Runtime.\n\n| environment | rl eval | ONNX Runtime |\n|---|---|---|\n{returns}"
     );
-    compare_bits(study, &mut text)?;
     study.write(&text, None)
 }
 
@@ -107,13 +106,14 @@ fn act_and_play(study: &Study<'_>, case: &Leaving, dir: &Path, text: &mut String
 }
 
 /// Runs the test of all presets, and sums up what it prints.
-fn compare_bits(study: &Study<'_>, text: &mut String) -> Result<()> {
+pub(crate) fn measure_bits(study: &Study<'_>) -> Result<()> {
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--release", "--package", "rl-runtime", "--test", "program", "--target-dir"]);
     cargo.arg(study.root.join("target/native")).args(["on_observations_of_rollouts", "--", "--nocapture"]);
     // Software multiply-adds take ten times as long.
     cargo.env("RUSTFLAGS", "-C target-cpu=native");
-    let said = run(cargo.current_dir(study.root).env("RL_EXPORT_ALL", "1").env("RL_EXPORT_N", OBSERVATIONS))?;
+    let [n, cost] = OBSERVATIONS;
+    let said = run(cargo.current_dir(study.root).envs([("RL_EXPORT_ALL", "1"), ("RL_EXPORT_N", n), ("RL_EXPORT_COST", cost)]))?;
     // "cartpole ppo: 1000 observations, gcc -O2: 0 differ, 0.1 s"
     let mut targets: Vec<(&str, usize, Vec<usize>)> = Vec::new();
     for line in said.lines().filter(|line| line.contains(" 0 differ, ")) {
@@ -129,15 +129,16 @@ fn compare_bits(study: &Study<'_>, text: &mut String) -> Result<()> {
             None => targets.push((target, 1, vec![n])),
         }
     }
-    let _ = writeln!(
-        text,
+    let mut text = study.head(
+        "Bits of exported policies",
         "Observations of rollouts on which actions, drawn and greedy, and the network's outputs have the bits of the run, by compiler: presets of built-in\n\
-         environments, the observations of each, and the differing ones. Slow targets and large networks see fewer.\n\n\
-         | target | presets | observations of each | differing |\n|---|---|---|---|"
+         environments, those that saw a million, the observations of each, and the differing ones. Large networks see fewer on slow targets.\n",
     );
+    text.push_str("| target | presets | with a million | observations of each | differing |\n|---|---|---|---|---|\n");
     for (target, presets, mut all) in targets {
         all.sort_unstable();
-        let _ = writeln!(text, "| `{target}` | {presets} | {} to {} | 0 |", all[0], all[all.len() - 1]);
+        let whole = all.iter().filter(|each| each.to_string() == n).count();
+        let _ = writeln!(text, "| `{target}` | {presets} | {whole} | {} to {} | 0 |", all[0], all[all.len() - 1]);
     }
-    Ok(())
+    study.write(&text, None)
 }

@@ -26,8 +26,9 @@ use crate::bench::study::programs::Study;
 type Measure = fn(&Study<'_>) -> Result<()>;
 
 /// All studies by name; true if they run in the peers' Python.
-const STUDIES: [(&str, bool, Measure); 13] = [
+const STUDIES: [(&str, bool, Measure); 14] = [
     ("a2c", true, a2c::measure),
+    ("bits", false, export::measure_bits),
     ("envs", false, envs::measure),
     ("export", false, export::measure),
     ("inputs", true, in_turn::inputs),
