@@ -13,7 +13,7 @@ use rl_cuda::{ActionSource, Buffer, CudaVecEnv, StepsGraph, Stream, View};
 use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, either, pool, visit};
 
 use crate::collect::slice::State;
-use crate::device::descent::{DeviceDescent, lock};
+use crate::device::descent::{DeviceDescent, download, lock};
 use crate::device::net::{DeviceNet, Needed, Queue};
 use crate::device::share::{DeviceShare, MAX_LATEST};
 use crate::device::times::DevicePhase;
@@ -42,6 +42,8 @@ pub struct DeviceCollector {
     slices: Vec<Range<usize>>,
     /// Bounds of continuous actions, (2, A), and actions within them, (N, A).
     clipped: Option<[Buffer<f32>; 2]>,
+    /// States to act with next, (N, S); empty without memory.
+    states: Buffer<f32>,
     seed: u64,
     /// Lifetime steps of each environment.
     steps: u64,
@@ -70,7 +72,8 @@ impl DeviceCollector {
         }
         let n = share.as_ref().map_or(shape, |share| share.rollout.shape()).n_envs;
         let envs = CudaVecEnv::new(device, name, n)?.with_first_env(slices[0].start as u32);
-        if RolloutShape::new(shape.n_steps, shape.n_envs, envs.observation_space(), envs.action_space()) != shape {
+        let of_envs = RolloutShape::new(shape.n_steps, shape.n_envs, envs.observation_space(), envs.action_space());
+        if of_envs.with_state_len(shape.state_len) != shape {
             return Err(Error::Spaces);
         }
         let clipped = match envs.action_space() {
@@ -79,11 +82,11 @@ impl DeviceCollector {
                 Some([Buffer::of(device, &[&low[..], high].concat())?, Buffer::zeros(device, n * low.len())?])
             }
         };
-        let clock = Buffer::of(device, &[seed, 0])?;
+        let (clock, states) = (Buffer::of(device, &[seed, 0])?, Buffer::zeros(device, n * shape.state_len)?);
         let (net, episodes) = (DeviceNet::new(device, net, n, n, false)?, Episodes::new(device, n, MAX_LATEST)?);
         drop(learner);
         let (descent, steps, graph, ran) = (descent.clone(), 0, None, false);
-        let mut collector = Self { descent, envs, net, episodes, clock, share, slices, clipped, seed, steps, graph, ran };
+        let mut collector = Self { descent, envs, net, episodes, clock, share, slices, clipped, states, seed, steps, graph, ran };
         collector.reset(seed)?;
         Ok(collector)
     }
@@ -94,6 +97,8 @@ impl DeviceCollector {
     fn reset(&mut self, seed: u64) -> Result<(), Error> {
         let mut descent = lock(&self.descent);
         let DeviceDescent { stream, rollout, .. } = &mut *descent;
+        let none = vec![0.0; self.states.len()];
+        stream.upload(&self.states.view_mut(), &none)?;
         let (obs, masks) = own(rollout, &mut self.share).last();
         self.envs.reset_on(stream, seed, &obs, masks.as_ref())?;
         Ok(self.episodes.set_running(stream, &vec![(0.0, 0); self.envs.n_envs()])?)
@@ -113,14 +118,15 @@ impl DeviceCollector {
     /// # Errors
     /// [`Error::Device`].
     pub fn collect(&mut self, version: u64, rollout: &mut Rollout) -> Result<(usize, Vec<Episode>), Error> {
-        let Self { descent, envs, net, episodes, clock, share, clipped, steps, graph, ran, .. } = self;
+        let Self { descent, envs, net, episodes, clock, share, clipped, states, steps, graph, ran, .. } = self;
         let descent = &mut *lock(descent);
         let stream = descent.stream.clone();
         rollout.clear();
         // The first statistics include this rollout, so its final observations are valued after it was added to them.
         let keeps_finals = descent.inputs.normalizer.as_ref().is_some_and(|normalizer| normalizer.is_empty);
         descent.times.mark(&stream, DevicePhase::Acting)?;
-        let mut acting = ActingOnDevice { descent, net, episodes, clock, share: share.as_mut(), clipped: clipped.as_mut() };
+        let (of_share, clipped) = (share.as_mut(), clipped.as_mut());
+        let mut acting = ActingOnDevice { descent, net, episodes, clock, share: of_share, clipped, states };
         match graph {
             _ if keeps_finals => acting.enqueue(envs, Some(rollout))?,
             Some(graph) => envs.replay_steps(graph)?,
@@ -181,10 +187,14 @@ impl DeviceCollector {
         };
         let saved = self.envs.save_ranges(self.slices.iter().cloned())?;
         let slices = self.slices.iter().map(state).zip(saved.into_iter().map(Some)).collect();
-        let own = CollectorState { steps: self.steps, slices, memory: Vec::new() };
+        let own = CollectorState { steps: self.steps, slices, memory: download(stream, &self.states.view())? };
         let Some(DeviceShare { ranks, .. }) = &self.share else { return Ok(own) };
-        let slices = gather(&**ranks, Ok(own))?.into_iter().flat_map(|state| state.slices).collect();
-        Ok(CollectorState { steps: self.steps, slices, memory: Vec::new() })
+        let mut whole = CollectorState::without_envs(self.steps);
+        for CollectorState { slices, memory, .. } in gather(&**ranks, Ok(own))? {
+            whole.slices.extend(slices);
+            whole.memory.extend(memory);
+        }
+        Ok(whole)
     }
 
     /// Restores the state of a collector.
@@ -199,11 +209,16 @@ impl DeviceCollector {
         if !saved.has_envs() {
             return self.reset(self.seed.wrapping_add(saved.steps));
         }
+        let other = || Error::Snapshot("it belongs to another batch of environments".into());
         if let Some(DeviceShare { ranks, .. }) = &self.share {
             let own = ranks::share(saved.slices.len(), ranks.rank(), ranks.n_ranks());
             saved.slices = saved.slices.drain(own).collect();
+            let first = self.slices[0].start * (self.states.len() / self.envs.n_envs());
+            saved.memory = saved.memory.get(first..first + self.states.len()).ok_or_else(other)?.to_vec();
         }
-        let other = || Error::Snapshot("it belongs to another batch of environments".into());
+        if saved.memory.len() != self.states.len() {
+            return Err(other());
+        }
         let mut descent = lock(&self.descent);
         let DeviceDescent { stream, rollout, .. } = &mut *descent;
         let ranges: Vec<&[u8]> = saved.slices.iter().filter_map(|(_, envs)| envs.as_deref()).collect();
@@ -230,6 +245,7 @@ impl DeviceCollector {
         if let Some(to) = to_masks {
             stream.upload(&to, &masks)?;
         }
+        stream.upload(&self.states.view_mut(), &saved.memory)?;
         Ok(self.episodes.set_running(stream, &running)?)
     }
 }
@@ -247,6 +263,7 @@ struct ActingOnDevice<'a> {
     clock: &'a mut Buffer<u64>,
     share: Option<&'a mut DeviceShare>,
     clipped: Option<&'a mut [Buffer<f32>; 2]>,
+    states: &'a mut Buffer<f32>,
 }
 
 impl ActingOnDevice<'_> {
@@ -254,7 +271,7 @@ impl ActingOnDevice<'_> {
     ///
     /// `finals` takes the final observations, for which the host waits at each step.
     fn enqueue(&mut self, envs: &mut CudaVecEnv, mut finals: Option<&mut Rollout>) -> Result<(), Error> {
-        let Self { descent, net, episodes, clock, share, clipped } = self;
+        let Self { descent, net, episodes, clock, share, clipped, states } = self;
         let DeviceDescent { stream, kernels, targets, chains, inputs, rollout, computed, params, log_std, .. } = &mut **descent;
         let queue = Queue { stream, kernels };
         let (columns, next_values) = match share {
@@ -264,9 +281,17 @@ impl ActingOnDevice<'_> {
         let RolloutShape { n_steps, n_envs: n, .. } = columns.shape();
         let ([actor, critic], params) = (*chains, params.view());
         columns.restart(stream)?;
+        let remembers = net.memory().is_some();
+        if remembers {
+            stream.copy(&columns.first_states_mut(), &states.view())?;
+        }
         for t in 0..n_steps {
             let DeviceStep { obs, masks, mut steps, log_probs, values } = columns.step(t);
-            inputs.forward(queue, net, &params, &obs, n, Needed::default())?;
+            let needed = Needed { states: remembers.then(|| states.view()), ..Needed::default() };
+            inputs.forward(queue, net, &params, &obs, n, needed)?;
+            if let Some(memory) = net.memory() {
+                memory.put(queue, n, &states.view_mut())?;
+            }
             stream.copy(&values, &net.outputs(critic, n))?;
             let outputs = net.outputs(actor, n);
             let streams = PolicyStreams { clock: clock.view(), t: 1 + t as u64, first_env: envs.first_env() };
@@ -285,15 +310,21 @@ impl ActingOnDevice<'_> {
             envs.step_on(stream, 1, ActionSource::Given, &steps)?;
             let final_obs = visit!(Obs, steps.final_obs, |obs| obs.into_view());
             let ended = [steps.terminated.into_view(), steps.truncated.into_view()];
-            inputs.forward(queue, net, &params, &final_obs, n, Needed { not_chain: Some(actor), ended: Some(ended) })?;
+            let of_ended = remembers.then(|| states.view());
+            let needed = Needed { not_chain: Some(actor), ended: Some(ended), states: of_ended };
+            inputs.forward(queue, net, &params, &final_obs, n, needed)?;
             let ended = ended.each_ref();
             if let Some(rollout) = &mut finals {
-                push_finals(stream, t, envs.first_env(), ended, &final_obs, rollout)?;
+                push_finals(stream, t, envs.first_env(), ended, &final_obs, &states.view(), rollout)?;
+            }
+            if let Some(memory) = net.memory() {
+                memory.forget(queue, ended, &states.view_mut())?;
             }
             let next_values = next_values.view_mut().into_slice(t * n..(t + 1) * n);
             kernels.ended_values(stream, &net.outputs(critic, n), ended, &next_values)?;
         }
-        inputs.forward(queue, net, &params, &columns.last_obs(), n, Needed { not_chain: Some(actor), ended: None })?;
+        let needed = Needed { not_chain: Some(actor), ended: None, states: remembers.then(|| states.view()) };
+        inputs.forward(queue, net, &params, &columns.last_obs(), n, needed)?;
         stream.copy(&columns.last_values_mut(), &net.outputs(critic, n))?;
         let (rewards, flags) = (columns.rewards(), [&columns.terminated(), &columns.truncated()]);
         let (values, last_values) = (columns.values(), columns.last_values());
@@ -310,9 +341,10 @@ fn push_finals(
     first_env: u32,
     ended: [&View<'_, u8>; 2],
     final_obs: &Obs<View<'_, f32>, View<'_, u8>>,
+    states: &View<'_, f32>,
     rollout: &mut Rollout,
 ) -> Result<(), Error> {
-    let d = rollout.shape().obs_len;
+    let RolloutShape { obs_len: d, state_len: s, .. } = rollout.shape();
     let mut flags = [(); 2].map(|()| vec![0; ended[0].len()]);
     flags.iter_mut().zip(ended).try_for_each(|(to, from)| stream.download(to, from))?;
     let ends = |n: &usize| flags[0][*n] | flags[1][*n] != 0;
@@ -321,7 +353,8 @@ fn push_finals(
         if let Some(both) = row.as_mut().zip(final_obs.as_ref()) {
             either!(Obs, both, |(to, from)| stream.download(to, &from.slice(n * d..(n + 1) * d))?);
         }
-        rollout.push_final(t, first_env as usize + n, row.as_slice(), &[], &[]);
+        let state = download(stream, &states.slice(n * s..(n + 1) * s))?;
+        rollout.push_final(t, first_env as usize + n, row.as_slice(), &[], &state);
     }
     Ok(())
 }
@@ -338,17 +371,25 @@ mod tests {
 
     use super::*;
     use crate::fixture::{bits, has_fma};
-    use crate::{ActorCritic, Agent, Collector, NetConfig, Ppo, PpoConfig};
+    use crate::{ActorCritic, Agent, Collector, MemoryKind, NetConfig, Ppo, PpoConfig};
 
     /// Trains on the CPU and on a device, and exchanges the environments' states on the way.
-    fn compare(device: &Device, entry: &Entry, (n, n_steps): (usize, usize), normalized: bool) {
+    fn compare(device: &Device, entry: &Entry, size: (usize, usize), normalized: bool) {
+        compare_with(device, entry, size, &NetConfig { normalize_obs: normalized, ..NetConfig::default() });
+    }
+
+    /// Trains with the memory of `net`, and its normalization.
+    fn compare_with(device: &Device, entry: &Entry, (n, n_steps): (usize, usize), net: &NetConfig) {
+        let normalized = net.normalize_obs;
         let pool = Pool::new(2).unwrap();
         let mut here = Collector::of(entry.slices(n, MAX_SLICES, MIN_SLICE).unwrap(), &pool, 1).unwrap();
         let rl_envs::Spaces { obs, actions } = entry.spaces();
-        let net = NetConfig { hidden: vec![9], normalize_obs: normalized, ..NetConfig::default() };
+        let net = NetConfig { hidden: vec![9], ..net.clone() };
         let config = PpoConfig { n_steps, batch_size: n * n_steps, n_epochs: 2, ..PpoConfig::default() };
         let config = PpoConfig { normalize_reward: normalized, ..config };
-        let agent = || Ppo::new(ActorCritic::new(&obs, &actions, &net, 3).unwrap(), config.clone(), n, 5).unwrap();
+        let policy = ActorCritic::new(&obs, &actions, &net, 3).unwrap();
+        here.remember(policy.network().state_len());
+        let agent = || Ppo::new(policy.clone(), config.clone(), n, 5).unwrap();
         let (mut cpu, mut gpu) = (agent(), agent().on_device(device, here.shape(n_steps)).unwrap());
         let mut there = gpu.collector(entry.name, 1, None).unwrap();
         let [mut expected, mut found] = [here.rollout(n_steps).unwrap(), here.rollout(n_steps).unwrap()];
@@ -370,7 +411,7 @@ mod tests {
                         |actions| actions.iter().map(|x| x.to_bits()).collect(),
                     );
                     let floats = floats.map(|column| column.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
-                    (floats, flags, actions, bits(rollout.last_values()))
+                    (floats, flags, actions, bits(rollout.last_values()), bits(rollout.first_states()))
                 };
                 assert_eq!(all(&copy), all(&expected), "{context}");
                 assert_eq!(copy.obs(), expected.obs(), "{context}");
@@ -417,6 +458,38 @@ mod tests {
             compare(device, find("cartpole"), (9, 60), true);
             compare(device, find("snake"), (5, 40), true);
         }
+    }
+
+    #[test]
+    fn states_of_a_policy_go_from_step_to_step_on_a_device() {
+        if !has_fma() {
+            return;
+        }
+        let (cartpole, pendulum) = (catalog::find("cartpole").unwrap(), catalog::find("pendulum").unwrap());
+        let net = |memory, memory_size, shared_trunk, normalize_obs| NetConfig {
+            memory,
+            memory_size,
+            shared_trunk,
+            normalize_obs,
+            ..NetConfig::default()
+        };
+        for device in &Device::for_tests() {
+            let (n, n_steps) = if device.is_stand_in() { (3, 14) } else { (9, 60) }; // the stand-in is slow
+            compare_with(device, cartpole, (n, n_steps), &net(MemoryKind::Lstm, 5, false, false));
+            compare_with(device, cartpole, (n, n_steps), &net(MemoryKind::Gru, 20, true, true));
+            compare_with(device, pendulum, (5, 9), &net(MemoryKind::Gru, 4, false, false));
+        }
+        let mistakes = [
+            ["terminated[i / len] |", ""],
+            ["| truncated[i / len]", ""],
+            ["to[cell.size + j] = cell.c_now[i];", ""],
+            ["(u64)column * len + offset", "(u64)column * len"],
+        ];
+        let unnoticed = Device::unnoticed("memory.cu", &mistakes, |device| {
+            compare_with(device, cartpole, (9, 60), &net(MemoryKind::Lstm, 5, false, false));
+            compare_with(device, pendulum, (3, 80), &net(MemoryKind::Lstm, 4, false, false)); // ends by time
+        });
+        assert!(unnoticed.is_empty(), "{unnoticed:?}");
     }
 
     /// Compares the statistics of episodes with sums of one step after the other.

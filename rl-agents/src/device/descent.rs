@@ -10,18 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rl_buffer::{DeviceRollout, Memory, Pinned, Rollout, RolloutShape, Streamed};
 use rl_cuda::learner::{
     ActionDistribution, EpochOrder, HeadSizes, JudgedSamples, KL_PART, LearnerCounters, LearnerKernels, LearnerState,
-    LossColumns, LossHeads, MinibatchSlices, OffPolicyKernels, PARTS, Terms, UpdateSettings, UpdateTotals,
+    LossColumns, LossHeads, MinibatchSlices, OffPolicyKernels, PARTS, SequenceColumns, Terms, UpdateSettings, UpdateTotals,
 };
 use rl_cuda::targets::{Steps, TargetKernels};
 use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View, ViewMut};
 use rl_envs::{Dtype, Obs, visit};
 
 use crate::device::exchange::{DeviceExchange, SharedBuffers};
-use crate::device::net::{DeviceNet, Needed, Queue, parts};
+use crate::device::net::{DeviceNet, Needed, Queue, SlicedMinibatch, parts};
 use crate::device::normalize::{DeviceNormalizer, Inputs};
 use crate::device::staged::Staged;
 use crate::device::times::{DevicePhase, DeviceTimes};
 use crate::kernel::net::{Net, PackedNet};
+use crate::kernel::sequences::{self, BLOCK};
 use crate::kernel::slices;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::learner::reevaluate::CONTIGUOUS;
@@ -39,12 +40,17 @@ use crate::{ActorCritic, Error};
 /// convolutions, which have fewer parameters than the layers after them. Gradients of large dense layers have blocks enough, and
 /// fewer rows of them are less to write and to read.
 pub(crate) fn minibatch_slices(batch_size: usize, n_params: usize, net: &Net) -> MinibatchSlices {
-    let max_floats = match n_params {
+    let count = slices::of_minibatch(batch_size, n_params);
+    MinibatchSlices::new(batch_size, count, n_params, max_partial(n_params, net))
+}
+
+/// Returns the maximum number of floats of all tiles' partial gradients.
+fn max_partial(n_params: usize, net: &Net) -> usize {
+    match n_params {
         ..0x10000 => 1 << 28,
         _ if net.encoder.is_some() => 1 << 26,
         _ => 1 << 24,
-    };
-    MinibatchSlices::new(batch_size, slices::of_minibatch(batch_size, n_params), n_params, max_floats)
+    }
 }
 
 /// Work that is repeated, as a graph.
@@ -137,6 +143,33 @@ impl OffPolicy {
     }
 }
 
+/// Memory of minibatches of a policy that remembers.
+#[derive(Debug)]
+struct DeviceSequences {
+    /// Columns of a minibatch, (C).
+    columns: Buffer<u32>,
+    /// States that final observations are valued with, (B, S).
+    final_states: Staged<f32>,
+    /// States of the latest policy, (N, S), and those after each step of a stale rollout, (T N, S), from the first one on.
+    states: Buffer<f32>,
+    after: Option<Buffer<f32>>,
+    horizon: usize,
+}
+
+impl DeviceSequences {
+    /// Returns all columns of a rollout.
+    fn of<'a>(&self, rollout: &'a DeviceRollout, rows: View<'a, u32>) -> SequenceColumns<'a> {
+        let ends = [rollout.terminated(), rollout.truncated()];
+        let (first_states, n_envs) = (rollout.first_states(), rollout.shape().n_envs);
+        SequenceColumns { rows, ends, first_states, n_envs, horizon: self.horizon }
+    }
+
+    fn bytes(&self) -> usize {
+        let after = self.after.as_ref().map_or(0, Buffer::bytes);
+        self.columns.bytes() + self.final_states.there.bytes() + self.states.bytes() + after
+    }
+}
+
 /// Returns the distribution whose parameters are the policy's outputs.
 fn distribution<'a>(heads: Option<&'a HeadSizes>, log_std: View<'a, f32>) -> ActionDistribution<'a> {
     match heads {
@@ -161,6 +194,8 @@ pub(crate) struct DeviceDescent {
     pub(crate) rollout: DeviceRollout,
     pub(crate) computed: Computed,
     off_policy: OffPolicy,
+    /// `None` for a policy without memory.
+    sequences: Option<DeviceSequences>,
     pub(crate) params: Buffer<f32>,
     /// Range of the logarithmic standard deviations among the parameters.
     ///
@@ -250,7 +285,16 @@ impl DeviceDescent {
             _ => None,
         };
         let (len, n_params) = (shape.n_steps * shape.n_envs, policy.params().len());
-        let slices = minibatch_slices(batch_size, n_params, net);
+        let slices = match &net.memory {
+            None => minibatch_slices(batch_size, n_params, net),
+            Some(_) if micro_batch != 0 => return Err(unsupported("micro_batch", format!("{micro_batch} with memory"))),
+            Some(_) => {
+                let (columns, n_steps) = (batch_size / shape.n_steps, shape.n_steps);
+                let count = sequences::n_slices(columns, n_steps, n_params);
+                MinibatchSlices::of_columns(columns, n_steps, BLOCK, count, n_params, max_partial(n_params, net))
+            }
+        };
+        let state_len = network.state_len();
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
         let held = held(&slices, micro_batch);
         let (actor, critic) = policy.chains();
@@ -275,6 +319,17 @@ impl DeviceDescent {
                 rewards: normalize_reward.then(|| Staged::new(device, len)).transpose()?,
             },
             off_policy: OffPolicy::new(device, refresh, len)?,
+            sequences: (state_len > 0)
+                .then(|| -> Result<_, rl_cuda::Error> {
+                    Ok(DeviceSequences {
+                        columns: Buffer::zeros(device, batch_size / shape.n_steps)?,
+                        final_states: Staged::new(device, held * state_len)?,
+                        states: Buffer::zeros(device, shape.n_envs * state_len)?,
+                        after: None,
+                        horizon: network.memory_horizon(),
+                    })
+                })
+                .transpose()?,
             params: floats(n_params)?,
             moments: (0..rule.n_moments()).map(|_| floats(n_params)).collect::<Result<_, _>>()?,
             gradient: floats(n_params)?,
@@ -382,6 +437,10 @@ impl DeviceDescent {
         if is_stale || !rollout.on_device {
             self.times.mark(&self.stream, DevicePhase::Targets)?;
             if is_stale {
+                let RolloutShape { n_steps, n_envs, state_len, .. } = self.rollout.shape();
+                if let Some(DeviceSequences { after: after @ None, .. }) = &mut self.sequences {
+                    *after = Some(Buffer::zeros(self.stream.device(), n_steps * n_envs * state_len)?);
+                }
                 self.repeat(GraphKind::Reevaluate, plan, Self::reevaluate)?;
             }
             self.next_values(rollout)?;
@@ -403,44 +462,81 @@ impl DeviceDescent {
     ///
     /// Its values replace the acting policy's; its log-probabilities are computed if they are needed.
     fn reevaluate(&mut self) -> Result<(), Error> {
-        let Self { stream, kernels, inputs, net, rollout: columns, off_policy, params, log_std, heads, .. } = self;
-        let queue = Queue { stream, kernels };
-        let RolloutShape { n_steps, n_envs, obs_len: d, .. } = columns.shape();
-        let ([actor, critic], params, len) = (self.chains, params.view(), n_steps * n_envs);
-        let distribution = distribution(heads.as_ref(), params.slice(log_std.clone()));
+        let RolloutShape { n_steps, n_envs, .. } = self.rollout.shape();
+        let (len, held) = (n_steps * n_envs, self.net.held());
         // The observations after the last step have values, and no actions.
-        for rows in parts(0..len, net.held()).chain(parts(len..len + n_envs, net.held())) {
-            let (n, has_actions) = (rows.len(), rows.end <= len);
-            let of_rows = rows.start * d..rows.end * d;
-            let obs = visit!(Obs, columns.obs(), |obs| obs.slice(of_rows.clone()));
-            let has_log_probs = has_actions && off_policy.refresh != Refresh::Values;
-            inputs.forward(queue, net, &params, &obs, n, Needed { not_chain: (!has_log_probs).then_some(actor), ended: None })?;
-            if has_log_probs {
-                let outputs = net.outputs(actor, n);
-                let a = outputs.len() / n;
-                let samples = JudgedSamples {
-                    outputs,
-                    distribution,
-                    rows: None,
-                    actions: columns
-                        .actions()
-                        .map(|actions| actions.slice(rows.clone()), |actions| actions.slice(rows.start * a..rows.end * a)),
-                    masks: columns.masks().map(|masks| masks.slice(rows.start * a..rows.end * a)),
-                };
-                off_policy.kernels.log_probs(stream, &samples, &off_policy.log_probs.view_mut().into_slice(rows.clone()))?;
+        if self.sequences.is_none() {
+            return parts(0..len, held).chain(parts(len..len + n_envs, held)).try_for_each(|rows| self.reevaluate_rows(rows));
+        }
+        for envs in parts(0..n_envs, held) {
+            for step in 0..=n_steps {
+                self.reevaluate_rows(step * n_envs + envs.start..step * n_envs + envs.end)?;
             }
-            let values = if has_actions { columns.values_mut() } else { columns.last_values_mut() };
-            let first = if has_actions { rows.start } else { rows.start - len };
-            stream.copy(&values.into_slice(first..first + n), &net.outputs(critic, n))?;
         }
         Ok(())
     }
 
+    /// Re-evaluates some rows of a stale rollout; with memory, those of one step, after the ones of the step before.
+    fn reevaluate_rows(&mut self, rows: Range<usize>) -> Result<(), Error> {
+        let Self { stream, kernels, inputs, net, rollout: columns, off_policy, sequences, params, log_std, heads, .. } = self;
+        let queue = Queue { stream, kernels };
+        let RolloutShape { n_steps, n_envs, obs_len: d, state_len, .. } = columns.shape();
+        let ([actor, critic], params, len) = (self.chains, params.view(), n_steps * n_envs);
+        let distribution = distribution(heads.as_ref(), params.slice(log_std.clone()));
+        let (n, has_actions) = (rows.len(), rows.end <= len);
+        let of_states = rows.start % n_envs * state_len..(rows.start % n_envs + n) * state_len;
+        if let (Some(DeviceSequences { states, .. }), true) = (&mut *sequences, rows.start < n_envs) {
+            stream.copy(&states.view_mut().into_slice(of_states.clone()), &columns.first_states().slice(of_states.clone()))?;
+        }
+        let of_rows = rows.start * d..rows.end * d;
+        let obs = visit!(Obs, columns.obs(), |obs| obs.slice(of_rows.clone()));
+        let has_log_probs = has_actions && off_policy.refresh != Refresh::Values;
+        let states = sequences.as_ref().map(|sequences| sequences.states.view().slice(of_states.clone()));
+        inputs.forward(
+            queue,
+            net,
+            &params,
+            &obs,
+            n,
+            Needed { not_chain: (!has_log_probs).then_some(actor), ended: None, states },
+        )?;
+        if let (Some(DeviceSequences { states, after: Some(after), .. }), Some(memory), true) =
+            (sequences, net.memory(), has_actions)
+        {
+            let after = after.view_mut().into_slice(rows.start * state_len..rows.end * state_len);
+            memory.put(queue, n, &after)?;
+            let states = states.view_mut().into_slice(of_states);
+            stream.copy(&states, &after.into_view())?;
+            memory.forget(
+                queue,
+                [&columns.terminated().slice(rows.clone()), &columns.truncated().slice(rows.clone())],
+                &states,
+            )?;
+        }
+        if has_log_probs {
+            let outputs = net.outputs(actor, n);
+            let a = outputs.len() / n;
+            let samples = JudgedSamples {
+                outputs,
+                distribution,
+                rows: None,
+                actions: columns
+                    .actions()
+                    .map(|actions| actions.slice(rows.clone()), |actions| actions.slice(rows.start * a..rows.end * a)),
+                masks: columns.masks().map(|masks| masks.slice(rows.start * a..rows.end * a)),
+            };
+            off_policy.kernels.log_probs(stream, &samples, &off_policy.log_probs.view_mut().into_slice(rows.clone()))?;
+        }
+        let values = if has_actions { columns.values_mut() } else { columns.last_values_mut() };
+        let first = if has_actions { rows.start } else { rows.start - len };
+        Ok(stream.copy(&values.into_slice(first..first + n), &net.outputs(critic, n))?)
+    }
+
     /// Computes the values of the next observations, with those of the final ones.
     fn next_values(&mut self, rollout: &Rollout) -> Result<(), Error> {
-        let Self { stream, kernels, inputs, net, rollout: columns, computed, params, final_obs, final_at, .. } = self;
+        let Self { stream, kernels, inputs, net, rollout: columns, computed, sequences, params, final_obs, final_at, .. } = self;
         let queue = Queue { stream, kernels };
-        let RolloutShape { n_envs, obs_len: d, .. } = columns.shape();
+        let RolloutShape { n_envs, obs_len: d, state_len, .. } = columns.shape();
         let ([actor, critic], values) = (self.chains, columns.values());
         let ends = rollout.final_at();
         let mut first = 0;
@@ -453,7 +549,29 @@ impl DeviceDescent {
                 to.upload(stream, from.iter().copied())?;
                 to.there.view()
             });
-            inputs.forward(queue, net, &params.view(), &obs, n, Needed { not_chain: Some(actor), ended: None })?;
+            let mut states = None;
+            if let Some(DeviceSequences { final_states, after, .. }) = sequences {
+                match after {
+                    Some(after) if self.off_policy.is_stale => {
+                        let to = final_states.there.view_mut().into_slice(0..n * state_len);
+                        kernels.samples(
+                            stream,
+                            &Obs::F32(after.view()),
+                            1.0,
+                            state_len,
+                            Some(&final_at.there.view().slice(0..n)),
+                            &to,
+                        )?;
+                    }
+                    _ => {
+                        let of_rows = first * state_len..(first + n) * state_len;
+                        final_states.upload(stream, rollout.final_states()[of_rows].iter().copied())?;
+                    }
+                }
+                states = Some(final_states.there.view().slice(0..n * state_len));
+            }
+            let needed = Needed { not_chain: Some(actor), ended: None, states };
+            inputs.forward(queue, net, &params.view(), &obs, n, needed)?;
             let (final_values, at) = (net.outputs(critic, n), final_at.there.view().slice(0..n));
             let next_values = computed.next_values.view_mut();
             if first == 0 {
@@ -468,6 +586,18 @@ impl DeviceDescent {
         }
     }
 
+    /// Writes the rows of the next minibatch; with memory, those of its columns.
+    fn next_rows(&mut self, plan: &Plan) -> Result<(), Error> {
+        let Self { stream, kernels, net, sequences, rollout, state, rows, slices, .. } = self;
+        let (Some(DeviceSequences { columns, .. }), Some(memory)) = (sequences, net.memory()) else {
+            let order = EpochOrder { n_samples: plan.n_samples, shuffled: plan.shuffled };
+            return Ok(kernels.rows(stream, state, order, &rows.view_mut())?);
+        };
+        let n_envs = rollout.shape().n_envs;
+        kernels.rows(stream, state, EpochOrder { n_samples: n_envs, shuffled: plan.shuffled }, &columns.view_mut())?;
+        Ok(memory.rows(Queue { stream, kernels }, &columns.view(), slices, n_envs, &rows.view_mut())?)
+    }
+
     /// Waits for the update, and returns its sums and the counters.
     pub(crate) fn results(&self) -> Result<(UpdateTotals, LearnerCounters), Error> {
         let results = (self.state.totals(&self.stream)?, self.counters()?);
@@ -479,7 +609,8 @@ impl DeviceDescent {
     pub(crate) fn memory_use(&self) -> Vec<(&'static str, usize)> {
         let Computed { next_values, advantages, returns, rewards } = &self.computed;
         let normalized = rewards.as_ref().map_or(0, |rewards| rewards.there.bytes());
-        let more = self.rows.bytes() + self.off_policy.bytes();
+        let of_sequences = self.sequences.as_ref().map_or(0, DeviceSequences::bytes);
+        let more = self.rows.bytes() + self.off_policy.bytes() + of_sequences;
         let parts = vec![
             ("rollout", self.rollout.bytes()),
             ("targets", next_values.bytes() + advantages.bytes() + returns.bytes() + normalized + more),
@@ -584,10 +715,11 @@ impl Learner for DeviceDescent {
     }
 
     fn gradient(&mut self, plan: &Plan, range: Range<usize>) -> Result<(), Error> {
-        let order = EpochOrder { n_samples: plan.n_samples, shuffled: plan.shuffled };
-        self.kernels.rows(&self.stream, &self.state, order, &self.rows.view_mut())?;
-        let Self { stream, kernels, inputs, net, rollout: columns, computed, off_policy, params, slices, .. } = self;
+        self.next_rows(plan)?;
+        let Self { stream, kernels, inputs, net, rollout: columns, computed, off_policy, sequences, params, slices, .. } = self;
         let queue = Queue { stream, kernels };
+        let minibatch_columns = sequences.as_ref().map(|sequences| sequences.of(columns, self.rows.view()));
+        let sliced = SlicedMinibatch { slices, columns: minibatch_columns };
         let n = range.len();
         let (rows, params) = (self.rows.view(), params.view());
         let mut advantages = computed.advantages.view();
@@ -599,9 +731,12 @@ impl Learner for DeviceDescent {
             kernels.sum(stream, &advantages, of_rows, Terms::SquaredDistances(sum.view()), &scratch, &squares.view_mut())?;
         }
         // The loss of other ranks' samples is computed from stale outputs here, and replaced.
-        let own = self.exchange.as_ref().map_or(0..n, |exchange| exchange.samples(slices));
+        let own = self.exchange.as_ref().map_or(0..slices.count(), |exchange| exchange.own(slices));
         let write = |samples, x: &ViewMut<'_, f32>| inputs.write(queue, &columns.obs(), Some(&rows.slice(samples)), x);
-        net.forward_samples(queue, &params, own, write)?;
+        match sequences {
+            None => net.forward_samples(queue, &params, slices.samples(own), write)?,
+            Some(_) => net.forward_columns(queue, &params, own, sliced, write)?,
+        }
         let mut moments = plan.normalize.then_some([sum.view(), squares.view()]);
         if refresh == Some(Refresh::VTrace) {
             let [weights, weighted] = &mut off_policy.weights;
@@ -633,9 +768,9 @@ impl Learner for DeviceDescent {
         if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
             let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
             let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.std_terms] };
-            exchange.gradient(queue, net, &params, slices, buffers, write)?;
+            exchange.gradient(queue, net, &params, sliced, buffers, write)?;
         } else {
-            net.gradient(queue, &params, 0..slices.count(), slices, &mut self.partial.view_mut(), write)?;
+            net.gradient(queue, &params, 0..slices.count(), sliced, &mut self.partial.view_mut(), write)?;
             kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
         }
         let n_tiles = slices.tiles();
@@ -664,7 +799,7 @@ impl Learner for DeviceDescent {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use crate::learner::targets::explained_variance;
     use std::collections::VecDeque;
 
@@ -675,7 +810,7 @@ mod tests {
 
     /// Algorithm, with its settings.
     #[derive(Debug)]
-    enum Algorithm<'a> {
+    pub(crate) enum Algorithm<'a> {
         Ppo(&'a PpoConfig),
         A2c(&'a A2cConfig),
     }
@@ -713,7 +848,7 @@ mod tests {
     }
 
     /// Compares iterations in whose rollouts the policy of `lag` updates before acted.
-    fn compare_stale(
+    pub(crate) fn compare_stale(
         device: &Device,
         collector: impl Fn() -> Collector,
         net: &NetConfig,
@@ -726,6 +861,8 @@ mod tests {
             Algorithm::A2c(config) => config.n_steps,
         };
         let (mut here, mut there) = (collector(), collector());
+        let policy = ActorCritic::new(here.observation_space(), here.action_space(), net, 3).unwrap();
+        [&mut here, &mut there].into_iter().for_each(|collector| collector.remember(policy.network().state_len()));
         let mut rollouts = [here.rollout(n_steps).unwrap(), there.rollout(n_steps).unwrap()];
         let mut cpu = algorithm.agent(&here, net, None);
         let mut gpu = algorithm.agent(&there, net, Some((device, rollouts[0].shape())));

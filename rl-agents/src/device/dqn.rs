@@ -19,7 +19,7 @@ use rl_envs::Actions;
 use crate::agent::OnDevice;
 use crate::device::descent::{download, held, minibatch_slices, unsupported, with_rest};
 use crate::device::exchange::{DeviceExchange, SharedBuffers};
-use crate::device::net::{DeviceNet, Queue};
+use crate::device::net::{DeviceNet, Queue, SlicedMinibatch};
 use crate::device::normalize::Inputs;
 use crate::device::times::{DevicePhase, DeviceTimes, DeviceWatch};
 use crate::kernel::net::PackedNet;
@@ -266,7 +266,7 @@ impl DeviceDqn {
     /// The targets and the loss of other ranks' samples are computed from stale outputs. Their loss is replaced.
     fn own(&self, slot: usize) -> Range<usize> {
         let all = 0..self.slots[slot].targets.len();
-        self.exchange.as_ref().map_or(all, |exchange| exchange.samples(&self.slices))
+        self.exchange.as_ref().map_or(all, |exchange| self.slices.samples(exchange.own(&self.slices)))
     }
 
     /// Enqueues the gradient of a slot's minibatch, whose targets are set.
@@ -291,12 +291,13 @@ impl DeviceDqn {
                 q_learning.dueling_gradient(stream, &second.view(), [&d_advantages, &d_values])?;
             }
         }
+        let minibatch = SlicedMinibatch { slices, columns: None };
         if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
             let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
             let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.errors] };
-            exchange.gradient(queue, net, &params, slices, buffers, obs)?;
+            exchange.gradient(queue, net, &params, minibatch, buffers, obs)?;
         } else {
-            net.gradient(queue, &params, 0..slices.count(), slices, &mut self.partial.view_mut(), obs)?;
+            net.gradient(queue, &params, 0..slices.count(), minibatch, &mut self.partial.view_mut(), obs)?;
             kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
         }
         Ok(q_learning.totals(stream, slices, &self.terms.view(), &mut self.state)?)

@@ -13,7 +13,7 @@ use rl_cuda::learner::MinibatchSlices;
 use rl_cuda::{Buffer, CpuAccess, PinnedSlab, View, ViewMut};
 
 use crate::Error;
-use crate::device::net::{DeviceNet, Queue};
+use crate::device::net::{DeviceNet, Queue, SlicedMinibatch};
 use crate::ranks::{Exchange, Ranks};
 
 /// Memory of a minibatch's gradient on a device.
@@ -49,12 +49,12 @@ impl DeviceExchange {
         Self { exchange: Exchange::new(ranks), terms: None }
     }
 
-    /// Returns the samples whose gradients this rank computes.
+    /// Returns the slices whose gradients this rank computes.
     ///
     /// A minibatch of one slice is computed by every rank.
-    pub(crate) fn samples(&self, slices: &MinibatchSlices) -> Range<usize> {
+    pub(crate) fn own(&self, slices: &MinibatchSlices) -> Range<usize> {
         let count = slices.count();
-        slices.samples(if count == 1 { 0..1 } else { self.exchange.own(count) })
+        if count == 1 { 0..1 } else { self.exchange.own(count) }
     }
 
     /// Writes the gradient of a minibatch of several slices, and the terms of the loss.
@@ -66,15 +66,16 @@ impl DeviceExchange {
         Queue { stream, kernels }: Queue<'_>,
         net: &mut DeviceNet,
         params: &View<'_, f32>,
-        slices: &MinibatchSlices,
+        minibatch: SlicedMinibatch<'_>,
         buffers: SharedBuffers<'_>,
         write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
     ) -> Result<(), Error> {
         let SharedBuffers { partial, gradient, here, terms } = buffers;
+        let slices = minibatch.slices;
         let (count, n, row) = (slices.count(), slices.samples(0..slices.count()).len(), gradient.len());
         let (own, subtrees) = self.exchange.begin(count);
         let first_row = |slice: usize| slices.first(slice - own.start).rows() * row;
-        net.gradient(Queue { stream, kernels }, params, own.clone(), slices, &mut partial.view_mut(), write)?;
+        net.gradient(Queue { stream, kernels }, params, own.clone(), minibatch, &mut partial.view_mut(), write)?;
         for subtree in subtrees {
             let rows = partial.view().slice(first_row(subtree.start)..first_row(subtree.end));
             kernels.sum_gradients(stream, &slices.first(subtree.len()), &rows, &gradient.view_mut())?;
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
     use crate::fixture::{bits, has_fma};
     use crate::ranks::tests::on_ranks;
-    use crate::{A2c, A2cConfig, ActorCritic, Agent, Collector, NetConfig, Ppo, PpoConfig};
+    use crate::{A2c, A2cConfig, ActorCritic, Agent, Collector, MemoryKind, NetConfig, Ppo, PpoConfig};
 
     /// A training: environments, network, steps of a rollout, and the settings of either algorithm.
     struct Case<'a> {
@@ -138,8 +139,9 @@ mod tests {
         fn train(&self, device: Option<&Device>, ranks: Option<Arc<dyn Ranks>>) -> Learnt {
             let (mut collector, pool) = ((self.collector)(), Pool::new(1).unwrap());
             let n_steps = self.ppo.as_ref().map_or(self.a2c.n_steps, |ppo| ppo.n_steps);
-            let (n_envs, mut rollout) = (collector.n_envs(), collector.rollout(n_steps).unwrap());
             let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &self.net, 3).unwrap();
+            collector.remember(policy.network().state_len());
+            let (n_envs, mut rollout) = (collector.n_envs(), collector.rollout(n_steps).unwrap());
             let mut agent: Box<dyn Agent> = match (&self.ppo, device) {
                 (Some(ppo), None) => Box::new(Ppo::new(policy, ppo.clone(), n_envs, 5).unwrap()),
                 (None, None) => Box::new(A2c::new(policy, self.a2c.clone(), n_envs, 5).unwrap()),
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn convolutions_and_an_early_stop_leave_the_cpus_bits_on_several_devices() {
+    fn convolutions_memory_and_an_early_stop_leave_the_cpus_bits_on_several_devices() {
         if !has_fma() {
             return;
         }
@@ -225,6 +227,13 @@ mod tests {
         for device in &Device::for_tests() {
             let conv = net(&[8], &[[4, 3, 3], [16, 2, 1]]);
             Case { collector: &snake, net: conv, ppo: Some(ppo.clone()), a2c: a2c.clone() }.compare(device, &[2, 3]);
+            let memory = NetConfig { memory: MemoryKind::Lstm, memory_size: 5, ..net(&[7], &[]) };
+            // Two slices of 20 columns; four of 12 or 13, of which the three of a rank differ from a minibatch's.
+            for (n_envs, n_steps) in [(40, 4), (50, 6)] {
+                let cartpole = || Collector::new(n_envs, &CartPole::default(), &Pool::new(1).unwrap(), 1).unwrap();
+                let a2c = A2cConfig { n_steps, ent_coef: 0.1, ..A2cConfig::default() };
+                Case { collector: &cartpole, net: memory.clone(), ppo: None, a2c }.compare(device, &[2, 3]);
+            }
             let of_stopped = Case { collector: &cartpole, net: net(&[8], &[]), ppo: Some(stopped.clone()), a2c: a2c.clone() };
             of_stopped.compare(device, &[2]);
         }

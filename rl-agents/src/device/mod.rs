@@ -3,6 +3,7 @@
 pub(crate) mod descent;
 pub(crate) mod dqn;
 pub(crate) mod exchange;
+pub(crate) mod memory;
 pub(crate) mod net;
 pub(crate) mod normalize;
 pub(crate) mod share;

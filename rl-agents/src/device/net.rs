@@ -9,10 +9,11 @@ use std::ops::Range;
 
 use rl_cuda::learner::{
     self, ConvLayer, ConvShape, DenseLayer, DenseParams, LearnerKernels, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers,
-    NarrowSamples,
+    NarrowSamples, SequenceColumns,
 };
 use rl_cuda::{Buffer, Device, Stream, View, ViewMut};
 
+use crate::device::memory::{Columns, DeviceMemory};
 use crate::kernel::dense::Dense;
 use crate::kernel::net::{Net, Place};
 use crate::{Activation, Error};
@@ -31,6 +32,8 @@ struct DeviceLayer {
     params: Range<usize>,
     /// Index of the layer that this layer reads; `None` for the observation.
     source: Option<usize>,
+    /// Index of the cell that it reads in place of the observation, if there is memory.
+    cell: usize,
     /// True if another layer reads this one.
     is_read: bool,
 }
@@ -48,6 +51,7 @@ struct DeviceConv {
 #[derive(Debug)]
 pub(crate) struct DeviceNet {
     convs: Vec<DeviceConv>,
+    memory: Option<DeviceMemory>,
     layers: Vec<DeviceLayer>,
     /// Layers of each chain.
     chains: Vec<Range<usize>>,
@@ -71,13 +75,23 @@ pub(crate) struct DeviceNet {
     learns: bool,
 }
 
-/// Parts of a forward pass that may be left out.
-#[derive(Clone, Copy, Debug, Default)]
+/// Slices of a minibatch.
+#[derive(Clone, Copy)]
+pub(crate) struct SlicedMinibatch<'a> {
+    pub(crate) slices: &'a MinibatchSlices,
+    /// Columns that the samples are, for a network with memory.
+    pub(crate) columns: Option<SequenceColumns<'a>>,
+}
+
+/// What a forward pass starts from, and what may be left out.
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Needed<'a> {
     /// Chain that is left out. No other chain starts from it.
     pub(crate) not_chain: Option<usize>,
     /// Two flags of each sample, if only samples with one of them are needed.
     pub(crate) ended: Option<[View<'a, u8>; 2]>,
+    /// States (m, S) to start from; `None` without memory.
+    pub(crate) states: Option<View<'a, f32>>,
 }
 
 /// Cuts a range into parts of at most `len`.
@@ -114,6 +128,11 @@ fn activation(activation: Option<Activation>) -> learner::Activation {
     }
 }
 
+/// Returns the outputs of the last convolution; without any, the inputs.
+fn features<'a>(convs: &'a [DeviceConv], inputs: View<'a, f32>) -> View<'a, f32> {
+    convs.last().map_or(inputs, |conv| conv.outputs.view())
+}
+
 /// Allocates the convolutions of a network.
 fn convs(device: &Device, net: &Net, held: usize, learns: bool) -> Result<Vec<DeviceConv>, Error> {
     let Some(encoder) = &net.encoder else { return Ok(Vec::new()) };
@@ -145,15 +164,14 @@ impl DeviceNet {
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
     pub(crate) fn new(device: &Device, net: &Net, held: usize, m: usize, learns: bool) -> Result<Self, Error> {
-        if net.memory.is_some() {
-            let allowed = "but a device has no kernels for it yet; use --device cpu";
-            return Err(Error::Setting { name: "memory", value: "set".into(), allowed });
-        }
         let convs = convs(device, net, held, learns)?;
+        let memory = net.memory.as_ref().map(|stage| DeviceMemory::new(device, stage, held, learns)).transpose()?;
+        let cell_of = |l: usize| net.chains.iter().find(|chain| chain.layers.contains(&l)).map_or(0, |chain| chain.cell);
         let layer = |(l, (layer, place)): (usize, (&Dense, &Place))| DeviceLayer {
             dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation: activation(place.activation) },
             params: layer.weight.start..layer.bias.end,
             source: place.source,
+            cell: cell_of(l),
             is_read: net.places.iter().any(|reader| reader.source == Some(l)),
         };
         let layers: Vec<_> = net.layers.iter().zip(&net.places).enumerate().map(layer).collect();
@@ -162,7 +180,7 @@ impl DeviceNet {
         let (output_places, n_outputs) = places(layers.iter().map(len));
         let of_heads = |layer: &DeviceLayer| if learns && !layer.is_read { len(layer) } else { 0 };
         let (mut delta_places, mut n_deltas) = places(layers.iter().map(of_heads));
-        let starts_at_inputs = convs.is_empty() && net.chains.iter().all(|chain| chain.from.is_none());
+        let starts_at_inputs = convs.is_empty() && memory.is_none() && net.chains.iter().all(|chain| chain.from.is_none());
         let of = |l: usize| {
             let DeviceLayer { dense, params, .. } = &layers[l];
             let [outputs, deltas] = [&output_places[l], &delta_places[l]].map(|place| place.start);
@@ -173,9 +191,13 @@ impl DeviceNet {
         if learns && narrow.is_none() {
             (delta_places, n_deltas) = places(layers.iter().map(len));
         }
+        let gates = net.memory.as_ref().and_then(|stage| stage.cells().next());
+        let first_dense = gates.map_or(net.layers[0].n_in, |(_, inputs, _)| inputs[0].n_in);
+        let n_inputs = convs.first().map_or(first_dense, |first| first.conv.shape().in_len());
         Ok(Self {
-            inputs: Buffer::zeros(device, held * convs.first().map_or(net.layers[0].n_in, |first| first.conv.shape().in_len()))?,
+            inputs: Buffer::zeros(device, held * n_inputs)?,
             convs,
+            memory,
             outputs: Buffer::zeros(device, n_outputs)?,
             deltas: Buffer::zeros(device, n_deltas)?,
             output_places,
@@ -198,7 +220,8 @@ impl DeviceNet {
     /// Bytes of the activations and their gradients.
     pub(crate) fn bytes(&self) -> usize {
         let convs = self.convs.iter().flat_map(|conv| [&conv.outputs, &conv.deltas]);
-        [&self.inputs, &self.outputs, &self.deltas].into_iter().chain(convs).map(Buffer::bytes).sum()
+        let of_memory = self.memory.as_ref().map_or(0, DeviceMemory::bytes);
+        of_memory + [&self.inputs, &self.outputs, &self.deltas].into_iter().chain(convs).map(Buffer::bytes).sum::<usize>()
     }
 
     /// Returns the outputs of a chain for the first `m` samples.
@@ -245,6 +268,11 @@ impl DeviceNet {
         self.forward_held(queue, params, 0..m, None, needed)
     }
 
+    /// Memory of the network, if it has one.
+    pub(crate) fn memory(&self) -> Option<&DeviceMemory> {
+        self.memory.as_ref()
+    }
+
     /// Runs samples forward whose inputs (m, I) are given, as far as they are needed.
     pub(crate) fn forward_from(
         &mut self,
@@ -270,6 +298,32 @@ impl DeviceNet {
         parts(samples, self.held).try_for_each(|part| self.forward_part(queue, params, part, &write))
     }
 
+    /// Runs all steps of the columns of some slices forward, for a network with memory.
+    ///
+    /// They are held together. `write` writes their observations.
+    pub(crate) fn forward_columns(
+        &mut self,
+        queue: Queue<'_>,
+        params: &View<'_, f32>,
+        own: Range<usize>,
+        SlicedMinibatch { slices: minibatch, columns }: SlicedMinibatch<'_>,
+        write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
+    ) -> Result<(), Error> {
+        let samples = minibatch.samples(own.clone());
+        write(samples.clone(), &self.inputs_mut(samples.len()))?;
+        self.encode(queue, params, samples.len(), None)?;
+        let (Self { convs, memory: Some(memory), inputs, .. }, Some(of)) = (&mut *self, columns) else {
+            return Err(Error::Sequences);
+        };
+        memory.read(queue, params, &features(convs, inputs.view()), samples.len())?;
+        for (part, slices) in minibatch.parts(own) {
+            let first = minibatch.samples(part).start;
+            let first = [first, first - samples.start];
+            memory.forth(queue, params, Columns { of, slices: &slices, first })?;
+        }
+        self.dense(queue, params, samples, None, Needed::default())
+    }
+
     fn forward_part(
         &mut self,
         queue: Queue<'_>,
@@ -277,21 +331,21 @@ impl DeviceNet {
         part: Range<usize>,
         write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
     ) -> Result<(), Error> {
-        let len = part.len() * (self.inputs.len() / self.held);
-        write(part.clone(), &self.inputs.view_mut().into_slice(0..len))?;
+        write(part.clone(), &self.inputs_mut(part.len()))?;
         self.forward_held(queue, params, part, None, Needed::default())
     }
 
     /// Writes partial gradients of some slices of a minibatch.
     ///
     /// The gradients fill the first rows of `partial`. The gradients of the outputs have been written, and
-    /// [`DeviceNet::forward_samples`] has run. `write` writes the same observations again.
+    /// [`DeviceNet::forward_samples`] has run, or with memory [`DeviceNet::forward_columns`]. `write` writes the same
+    /// observations again.
     pub(crate) fn gradient(
         &mut self,
         queue: Queue<'_>,
         params: &View<'_, f32>,
         slices: Range<usize>,
-        minibatch: &MinibatchSlices,
+        SlicedMinibatch { slices: minibatch, columns }: SlicedMinibatch<'_>,
         partial: &mut ViewMut<'_, f32>,
         write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
     ) -> Result<(), Error> {
@@ -302,7 +356,7 @@ impl DeviceNet {
             if samples.start < self.holds.start || samples.end > self.holds.end {
                 self.forward_part(queue, params, samples.clone(), &write)?;
             }
-            self.backward(queue, params, samples, &of, &mut partial.slice_mut(row(part.start)..row(part.end)))?;
+            self.backward(queue, params, samples, &of, columns, &mut partial.slice_mut(row(part.start)..row(part.end)))?;
         }
         Ok(())
     }
@@ -312,6 +366,44 @@ impl DeviceNet {
     /// Their inputs are in `inputs`, unless they are given.
     fn forward_held(
         &mut self,
+        queue: Queue<'_>,
+        params: &View<'_, f32>,
+        samples: Range<usize>,
+        given: Option<View<'_, f32>>,
+        needed: Needed<'_>,
+    ) -> Result<(), Error> {
+        let m = samples.len();
+        self.encode(queue, params, m, given)?;
+        if let Some(memory) = &mut self.memory {
+            let states = needed.states.ok_or(Error::Sequences)?;
+            memory.read(queue, params, &features(&self.convs, given.unwrap_or_else(|| self.inputs.view())), m)?;
+            memory.step(queue, params, &states, m)?;
+        }
+        self.dense(queue, params, samples, given, needed)
+    }
+
+    /// Runs `m` samples through the convolutions.
+    fn encode(
+        &mut self,
+        Queue { stream, .. }: Queue<'_>,
+        params: &View<'_, f32>,
+        m: usize,
+        given: Option<View<'_, f32>>,
+    ) -> Result<(), Error> {
+        let inputs = given.unwrap_or_else(|| self.inputs.view());
+        for l in 0..self.convs.len() {
+            let (before, from_here) = self.convs.split_at_mut(l);
+            let DeviceConv { conv, params: range, outputs, .. } = &mut from_here[0];
+            let x = features(before, inputs).slice(0..m * conv.shape().in_len());
+            let y = outputs.view_mut().into_slice(0..m * conv.shape().out_len());
+            conv.forward(stream, &params.slice(range.clone()), &x, &y)?;
+        }
+        Ok(())
+    }
+
+    /// Runs samples through the dense layers.
+    fn dense(
+        &mut self,
         Queue { stream, kernels }: Queue<'_>,
         params: &View<'_, f32>,
         samples: Range<usize>,
@@ -320,7 +412,7 @@ impl DeviceNet {
     ) -> Result<(), Error> {
         let (of, of_all) = (|len: usize| 0..samples.len() * len, |len: usize| samples.start * len..samples.end * len);
         self.holds = samples.clone();
-        let Self { convs, layers, chains, inputs, outputs, output_places, narrow, learns, .. } = self;
+        let Self { convs, memory, layers, chains, inputs, outputs, output_places, narrow, learns, .. } = self;
         let inputs = given.unwrap_or_else(|| inputs.view());
         if let Some(narrow) = narrow {
             let x = inputs.slice(of(layers[0].dense.n_in));
@@ -333,21 +425,19 @@ impl DeviceNet {
                 Ok(kernels.narrow_forward(stream, narrow, run, samples)?)
             });
         }
-        for l in 0..convs.len() {
-            let (before, from_here) = convs.split_at_mut(l);
-            let DeviceConv { conv, params: range, outputs, .. } = &mut from_here[0];
-            let x = before.last().map_or(inputs, |before| before.outputs.view()).slice(of(conv.shape().in_len()));
-            let y = outputs.view_mut().into_slice(of(conv.shape().out_len()));
-            conv.forward(stream, &params.slice(range.clone()), &x, &y)?;
-        }
-        let inputs = convs.last().map_or(inputs, |conv| conv.outputs.view());
+        let inputs = features(convs, inputs);
         for (_, chain) in chains.iter().enumerate().filter(|(i, _)| Some(*i) != needed.not_chain) {
             for l in chain.clone() {
-                let DeviceLayer { dense, params: range, source, is_read } = &layers[l];
+                let DeviceLayer { dense, params: range, source, cell, is_read } = &layers[l];
                 // A layer reads one before it.
                 let (before, from_here) = outputs.view_mut().split_at(output_places[l].start);
                 let before = before.into_view();
-                let x = source.map_or(inputs, |source| before.slice(output_places[source].clone())).slice(of(dense.n_in));
+                let x = match (source, &*memory) {
+                    (Some(source), _) => before.slice(output_places[*source].clone()),
+                    (None, Some(memory)) => memory.outputs(*cell, samples.len()),
+                    (None, None) => inputs,
+                };
+                let x = x.slice(of(dense.n_in));
                 let y = from_here.into_slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
                 kernels.forward(stream, DenseParams { layer: *dense, params: params.slice(range.clone()) }, &x, &y)?;
             }
@@ -360,16 +450,32 @@ impl DeviceNet {
     /// `slices` are those of the samples, whose rows are the first ones of `partial`.
     fn backward(
         &mut self,
-        Queue { stream, kernels }: Queue<'_>,
+        queue: Queue<'_>,
         params: &View<'_, f32>,
         samples: Range<usize>,
         slices: &MinibatchSlices,
+        columns: Option<SequenceColumns<'_>>,
         partial: &mut ViewMut<'_, f32>,
     ) -> Result<(), Error> {
+        let Queue { stream, kernels } = queue;
         let held = samples.start - self.holds.start;
         let of = |len: usize| held * len..(held + samples.len()) * len;
         let of_all = |len: usize| samples.start * len..samples.end * len;
-        let Self { convs, layers, chains, inputs, outputs, deltas, output_places, delta_places, narrow, .. } = self;
+        let columns = columns.map(|of| Columns { of, slices, first: [samples.start, held] });
+        let Self {
+            convs,
+            memory,
+            layers,
+            chains,
+            inputs,
+            outputs,
+            deltas,
+            output_places,
+            delta_places,
+            narrow,
+            held: held_len,
+            ..
+        } = self;
         let len = partial.len();
         if let Some(narrow) = narrow {
             let (inputs, outputs, deltas) = (inputs.view(), outputs.view(), deltas.view());
@@ -382,25 +488,43 @@ impl DeviceNet {
             None => (None, &*inputs),
         };
         for l in chains.iter().rev().flat_map(|chain| chain.clone().rev()) {
-            let DeviceLayer { dense, params: range, source, is_read } = &layers[l];
+            let DeviceLayer { dense, params: range, source, cell, is_read } = &layers[l];
             let outputs = |source: usize| outputs.view().slice(output_places[source].clone());
-            let x = source.map_or(inputs_of_dense.view(), outputs).slice(of(dense.n_in));
+            let mut of_cell = memory.as_mut().map(|memory| memory.outputs_and_gradients(*cell, held, samples.len()));
+            let x = match (source, &of_cell) {
+                (Some(source), _) => outputs(*source).slice(of(dense.n_in)),
+                (None, Some((outputs, _))) => *outputs,
+                (None, None) => inputs_of_dense.view().slice(of(dense.n_in)),
+            };
             let (before, from_here) = deltas.view_mut().split_at(delta_places[l].start);
             let dz = from_here.into_view().slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
             kernels.gradient(stream, *dense, slices, &x, &dz, &partial.slice_mut(range.start..len))?;
-            let (activation, dx) = match (*source, &mut features) {
-                (Some(source), _) => (layers[source].dense.activation, before.into_slice(delta_places[source].clone())),
-                (None, Some((activation, dx))) => (*activation, dx.view_mut()),
-                (None, None) => continue,
+            let (activation, dx) = match (*source, of_cell.take(), &mut features) {
+                (Some(source), ..) => {
+                    let dx = before.into_slice(delta_places[source].clone());
+                    (layers[source].dense.activation, dx.into_slice(of(dense.n_in)))
+                }
+                (None, Some((_, dx)), _) => (learner::Activation::None, dx),
+                (None, None, Some((activation, dx))) => (*activation, dx.view_mut().into_slice(of(dense.n_in))),
+                (None, None, None) => continue,
             };
             // The layers that read one layer add up, the last one first; the derivative follows the first one.
-            let mut readers = (0..layers.len()).filter(|&reader| layers[reader].source == *source);
+            let reads = |&reader: &usize| layers[reader].source == *source && (source.is_some() || layers[reader].cell == *cell);
+            let mut readers = (0..layers.len()).filter(reads);
             let (first, last) = (readers.next(), readers.next_back());
             let derive = (first == Some(l)).then_some((activation, &x));
-            let dx = dx.into_slice(of(dense.n_in));
             let add = last.is_some_and(|last| last != l);
             let layer = DenseParams { layer: *dense, params: params.slice(range.clone()) };
             kernels.input_gradient(stream, layer, &dz, derive, add, &dx)?;
+        }
+        if let (Some(memory), Some(columns)) = (memory, columns) {
+            memory.back(queue, params, columns)?;
+            let n_in = of(inputs_of_dense.len() / *held_len);
+            let x = inputs_of_dense.view().slice(n_in.clone());
+            memory.gradient(queue, columns, &x, partial)?;
+            if let Some((activation, dx)) = &mut features {
+                memory.input_gradient(queue, params, columns, (*activation, &x), &dx.view_mut().into_slice(n_in))?;
+            }
         }
         for l in (0..convs.len()).rev() {
             let (before, from_here) = convs.split_at_mut(l);

@@ -81,14 +81,14 @@ impl DeviceShare {
     ) -> Result<(usize, Vec<Episode>), Error> {
         let DeviceDescent { stream, times, rollout: all, computed, .. } = descent;
         let Self { ranks, columns, here, .. } = self;
-        let RolloutShape { n_envs, obs_len: d, .. } = rollout.shape();
+        let RolloutShape { n_envs, obs_len: d, state_len: s, .. } = rollout.shape();
         times.mark(stream, DevicePhase::Copies)?;
         self.rollout.download(stream, here)?;
         let next_values = download(stream, &self.next_values.view())?;
         times.mark(stream, None)?;
         let mut final_obs = ObsRows::zeros(rollout.shape().obs, 0);
         final_obs.extend(rollout.final_obs());
-        let own = ((n_ended, latest), rollout.final_at().to_vec(), final_obs);
+        let own = ((n_ended, latest), rollout.final_at().to_vec(), (final_obs, rollout.final_states().to_vec()));
         let to = self.all_next_values.write()?;
         let write = |message: &mut Vec<u8>| {
             here.columns().each_row(&mut |row| message.extend_from_slice(row));
@@ -107,12 +107,13 @@ impl DeviceShare {
         stream.upload_async(&computed.next_values.view_mut(), &self.all_next_values)?;
         times.mark(stream, None)?;
         let (mut n_ended, mut latest) = (0, Vec::with_capacity(columns.len()));
-        for (rank, ((n, episodes), final_at, final_obs)) in of_ranks.into_iter().enumerate() {
+        for (rank, ((n, episodes), final_at, (final_obs, states))) in of_ranks.into_iter().enumerate() {
             n_ended += n;
             latest.push(std::iter::repeat_n(None, n - episodes.len()).chain(episodes.into_iter().map(Some)));
             if rank != ranks.rank() {
-                let rows = (0..final_at.len()).map(|i| final_obs.as_slice().row(i, d));
-                final_at.iter().zip(rows).for_each(|(&(t, n), obs)| rollout.push_final(t, n, obs, &[], &[]));
+                for (i, &(t, n)) in final_at.iter().enumerate() {
+                    rollout.push_final(t, n, final_obs.as_slice().row(i, d), &[], &states[i * s..(i + 1) * s]);
+                }
             }
         }
         let rank_of_env: Vec<usize> =
@@ -135,7 +136,7 @@ mod tests {
     use crate::fixture::{bits, has_fma};
     use crate::kernel::slices::{MAX_SLICES, MIN_SLICE};
     use crate::ranks::tests::on_ranks;
-    use crate::{ActorCritic, Agent, Collector, CollectorState, NetConfig, Ppo, PpoConfig};
+    use crate::{ActorCritic, Agent, Collector, CollectorState, MemoryKind, NetConfig, Ppo, PpoConfig};
 
     /// Trains in environments on the CPU, or on a device as one of some ranks.
     ///
@@ -144,14 +145,16 @@ mod tests {
         entry: &Entry,
         (n_envs, n_steps): (usize, usize),
         normalized: bool,
+        memory: MemoryKind,
         there: Option<(&Device, Arc<dyn Ranks>)>,
     ) -> Vec<String> {
         let (pool, rl_envs::Spaces { obs, actions }) = (Pool::new(1).unwrap(), entry.spaces());
-        let net = NetConfig { hidden: vec![9], normalize_obs: normalized, ..NetConfig::default() };
+        let net = NetConfig { hidden: vec![9], normalize_obs: normalized, memory, memory_size: 6, ..NetConfig::default() };
         let config = PpoConfig { n_steps, batch_size: n_envs * n_steps, n_epochs: 2, ..PpoConfig::default() };
         let config = PpoConfig { normalize_reward: normalized, ..config };
         let mut agent = Ppo::new(ActorCritic::new(&obs, &actions, &net, 3).unwrap(), config, n_envs, 5).unwrap();
         let mut here = Collector::of(entry.slices(n_envs, MAX_SLICES, MIN_SLICE).unwrap(), &pool, 1).unwrap();
+        here.remember(agent.policy().state_len());
         let mut collector = None;
         if let Some((device, ranks)) = there {
             agent = agent.on_device(device, here.shape(n_steps)).unwrap();
@@ -188,21 +191,21 @@ mod tests {
         let find = |name| catalog::find(name).unwrap();
         // More episodes of each rank than are kept; ends in the first rollout, by the task and by time; masks.
         let cases = [
-            (find("cartpole"), (48, 140), false, 2 * MAX_LATEST + 20),
-            (find("cartpole"), (12, 60), true, 10),
-            (find("pendulum"), (12, 205), true, 12),
-            (find("snake"), (13, 40), false, 0),
+            (find("cartpole"), (48, 140), false, MemoryKind::None, 2 * MAX_LATEST + 20),
+            (find("cartpole"), (12, 60), true, MemoryKind::None, 10),
+            (find("pendulum"), (12, 205), true, MemoryKind::Lstm, 12),
+            (find("snake"), (13, 40), false, MemoryKind::Gru, 0),
         ];
         for device in &Device::for_tests() {
             // The stand-in is slow.
-            for (entry, size, normalized, least) in if device.is_stand_in() { &cases[1..3] } else { &cases } {
+            for (entry, size, normalized, memory, least) in if device.is_stand_in() { &cases[1..3] } else { &cases } {
                 let size = if device.is_stand_in() { (12, 5) } else { *size };
-                let expected = train_in(entry, size, *normalized, None);
+                let expected = train_in(entry, size, *normalized, *memory, None);
                 let n_ended: usize = expected[0].split(' ').next().unwrap().parse().unwrap();
                 assert!(n_ended >= *least || device.is_stand_in(), "{}: {n_ended} episodes", entry.name);
                 let n_ranks: &[usize] = if device.is_stand_in() { &[2] } else { &[1, 2, 3] };
                 for &n_ranks in n_ranks {
-                    let found = on_ranks(n_ranks, |ranks| train_in(entry, size, *normalized, Some((device, ranks))));
+                    let found = on_ranks(n_ranks, |ranks| train_in(entry, size, *normalized, *memory, Some((device, ranks))));
                     for (rank, found) in found.iter().enumerate() {
                         assert!(*found == expected, "{device}, {}, {size:?}, rank {rank} of {n_ranks}", entry.name);
                     }

@@ -28,7 +28,9 @@ pub(crate) struct Chain {
     pub(crate) layers: Range<usize>,
     /// Index of the chain that this chain starts from; `None` for the inputs.
     pub(crate) from: Option<usize>,
-    /// Offset of its inputs in the matrix of a tile, where it starts from them.
+    /// Index of the cell of memory whose outputs are its inputs, where it starts from them.
+    pub(crate) cell: usize,
+    /// Offset of its inputs in the matrix of a tile, likewise.
     pub(crate) first: usize,
     /// True if the activation follows the last layer too, as in a trunk.
     pub(crate) activated: bool,
@@ -105,8 +107,10 @@ impl Net {
                 places.push(Place { source, depth, activation: activated.then_some(activation) });
                 source = Some(layers.len() - 1);
             }
-            let column = memory.as_ref().map_or(0, |memory| memory.first_column(cells.of_head(head)));
-            chains.push(Chain { layers: first..layers.len(), from: *from, first: column * TILE, activated: mlp.is_trunk() });
+            let cell = memory.as_ref().map_or(0, |_| cells.of_head(head));
+            let column = memory.as_ref().map_or(0, |memory| memory.first_column(cell));
+            let layers = first..layers.len();
+            chains.push(Chain { layers, from: *from, cell, first: column * TILE, activated: mlp.is_trunk() });
         }
         Self { encoder: stage, memory, layers, places, chains, activation, n_in, packed_len, grad_len }
     }

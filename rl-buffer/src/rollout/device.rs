@@ -236,6 +236,17 @@ impl DeviceRollout {
         Rest::of(&mut self.slab).take(self.columns.last_values)
     }
 
+    /// Borrows the policy's states before the first step, (N, S), for writing.
+    pub fn first_states_mut(&mut self) -> ViewMut<'_, f32> {
+        Rest::of(&mut self.slab).take(self.columns.first_states)
+    }
+
+    /// Returns the policy's states before the first step, (N, S).
+    #[must_use]
+    pub fn first_states(&self) -> View<'_, f32> {
+        self.columns.first_states.of(self.slab.view())
+    }
+
     /// Returns the observations, (T + 1, N, D).
     #[must_use]
     pub fn obs(&self) -> Obs<View<'_, f32>, View<'_, u8>> {

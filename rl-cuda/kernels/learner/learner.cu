@@ -37,11 +37,9 @@ struct Tile {
     u32 len;
 
     __device__ Tile(const f32* numbers, const Minibatch& minibatch, u32 index) {
-        u32 slice = index / minibatch.tiles_of_slice, tile = index % minibatch.tiles_of_slice;
-        u32 end = (u32)((u64)(slice + 1) * minibatch.n / minibatch.slices);
-        u32 begin = (u32)((u64)slice * minibatch.n / minibatch.slices) + tile * TILE;
-        len = begin >= end ? 0 : least(end - begin, TILE);
-        x = numbers + begin;
+        Samples samples = minibatch.cut.tile(index / minibatch.tiles_of_slice, index % minibatch.tiles_of_slice);
+        len = samples.end - samples.begin;
+        x = numbers + samples.begin;
     }
 };
 
@@ -52,8 +50,8 @@ extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
 learner_tiles(const f32* terms, f64* tiles, Minibatch minibatch, u32 parts) {
     __shared__ f32 sums[LOSS_THREADS];
     Threads<Nothing, LOSS_THREADS> threads;
-    u32 all = minibatch.slices * minibatch.tiles_of_slice, first = blockIdx.x * (LOSS_THREADS / LANES);
-    auto tile_of = [&](u32 i) { return Tile(terms + (u64)(i / all) * minibatch.n, minibatch, i % all); };
+    u32 all = minibatch.cut.slices * minibatch.tiles_of_slice, first = blockIdx.x * (LOSS_THREADS / LANES);
+    auto tile_of = [&](u32 i) { return Tile(terms + (u64)(i / all) * minibatch.cut.n, minibatch, i % all); };
     threads.phase([&](u32 t, Nothing&) {
         if (first + t / LANES >= parts * all) return;
         Tile tile = tile_of(first + t / LANES);
@@ -116,22 +114,22 @@ learner_loss(const f64* tiles, Minibatch minibatch, const Settings* settings, Co
     __shared__ f32 parts[PARTS];
     Threads<Nothing, LOSS_THREADS> threads;
     threads.phase([&](u32 t, Nothing&) {
-        if (t < PARTS * minibatch.slices) {
+        if (t < PARTS * minibatch.cut.slices) {
             of_slices[t] = slice_total(tiles + (u64)t * minibatch.tiles_of_slice, minibatch);
         }
     });
     threads.phase([&](u32 t, Nothing&) {
         if (t >= PARTS) return;
         f64 sum = 0.0;
-        for (u32 slice = 0; slice < minibatch.slices; ++slice) {
-            sum += of_slices[t * minibatch.slices + slice];
+        for (u32 slice = 0; slice < minibatch.cut.slices; ++slice) {
+            sum += of_slices[t * minibatch.cut.slices + slice];
         }
-        parts[t] = (f32)(sum / (f64)minibatch.n);
+        parts[t] = (f32)(sum / (f64)minibatch.cut.n);
     });
     threads.each([&](u32 t, Nothing&) {
         if (t > 0) return;
         totals->go = 0.0f;
-        counters->sample += minibatch.n;
+        counters->sample += minibatch.cut.n / minibatch.cut.unit;
         if (counters->stop != STOP_NOT) return;
         f32 policy = parts[0], value = parts[1], entropy = -parts[2], kl = parts[3];
         totals->minibatches += 1.0f;
@@ -162,15 +160,15 @@ learner_log_std(const f64* tiles, Minibatch minibatch, f32* gradient) {
     __shared__ f64 of_slices[SLICES];
     Threads<Nothing, LOSS_THREADS> threads;
     threads.phase([&](u32 t, Nothing&) {
-        if (t < minibatch.slices) {
-            u64 first = ((u64)blockIdx.x * minibatch.slices + t) * minibatch.tiles_of_slice;
+        if (t < minibatch.cut.slices) {
+            u64 first = ((u64)blockIdx.x * minibatch.cut.slices + t) * minibatch.tiles_of_slice;
             of_slices[t] = slice_total(tiles + first, minibatch);
         }
     });
     threads.each([&](u32 t, Nothing&) {
         if (t > 0) return;
         Tree<f64> tree;
-        for (u32 slice = 0; slice < minibatch.slices; ++slice) {
+        for (u32 slice = 0; slice < minibatch.cut.slices; ++slice) {
             tree.add(slice, of_slices[slice]);
         }
         gradient[blockIdx.x] = (f32)tree.sum;

@@ -12,7 +12,7 @@ struct Counters {
     u64 skipped; // consecutive optimizer steps skipped last
     u64 changes; // of the parameters
     u64 stop;    // why the rest of the update is skipped
-    u64 sample;  // first of the next minibatch in the order
+    u64 sample;  // first of the next minibatch in the order; with memory, its first column
 };
 
 enum Stop : u64 {
@@ -45,9 +45,36 @@ struct Totals {
 
 const u32 TILE = 96; // samples
 
-// Slices of a minibatch, and its tiles, in numbers per slice; the last tiles of a slice may be empty.
+// Neighbouring samples.
+struct Samples {
+    u32 begin, end;
+};
+
+// Slices of a minibatch of n samples. A slice has whole columns of `unit` samples, and tiles in blocks of `block` samples each: with memory
+// the steps of a column, and those of a block of columns; without, one sample, and all tiles of a slice.
+struct Cut {
+    u32 n, slices, unit, block;
+
+    // First sample of a slice.
+    __device__ u32 first(u32 slice) const {
+        return (u32)((u64)slice * (n / unit) / slices) * unit;
+    }
+
+    // Samples of a tile of a slice. The last tiles may be empty.
+    __device__ Samples tile(u32 slice, u32 index) const {
+        u32 tiles = (block + TILE - 1) / TILE, stop = first(slice + 1);
+        u64 at = first(slice) + (u64)(index / tiles) * block;
+        u32 begin = (u32)(at < stop ? at : stop), end = stop - begin < block ? stop : begin + block;
+        u32 past = index % tiles * TILE;
+        begin = end - begin < past ? end : begin + past;
+        return {begin, end - begin < TILE ? end : begin + TILE};
+    }
+};
+
+// A minibatch and its tiles, in numbers per slice.
 struct Minibatch {
-    u32 n, slices, tiles_of_slice;
+    Cut cut;
+    u32 tiles_of_slice;
 };
 
 // Sums by a tree: neighbours, then neighbouring sums, until one is left; of a power of two up to 16.

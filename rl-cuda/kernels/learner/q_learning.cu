@@ -87,14 +87,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 q_learning_totals(const f32* terms, Minibatch minibatch, const Counters* counters, Totals* totals) {
     __shared__ f64 sums[THREADS];
     Threads<Nothing, THREADS> threads;
-    u32 slices = minibatch.slices;
+    const Cut& cut = minibatch.cut;
+    u32 slices = cut.slices;
     threads.phase([&](u32 t, Nothing&) {
         u32 slice = t % MAX_SLICES;
         if (slice >= slices) return;
-        const f32* of_part = terms + (u64)(t / MAX_SLICES) * minibatch.n;
-        u32 end = (u32)((u64)(slice + 1) * minibatch.n / slices);
+        const f32* of_part = terms + (u64)(t / MAX_SLICES) * cut.n;
+        u32 end = cut.first(slice + 1);
         f64 sum = 0.0;
-        for (u32 i = (u32)((u64)slice * minibatch.n / slices); i < end; ++i) {
+        for (u32 i = cut.first(slice); i < end; ++i) {
             sum += (f64)of_part[i];
         }
         sums[t] = sum;
@@ -106,8 +107,8 @@ q_learning_totals(const f32* terms, Minibatch minibatch, const Counters* counter
             loss += sums[slice];
             q += sums[MAX_SLICES + slice];
         }
-        totals->last_policy = (f32)(loss / (f64)minibatch.n);
-        totals->last_value = (f32)(q / (f64)minibatch.n);
+        totals->last_policy = (f32)(loss / (f64)cut.n);
+        totals->last_value = (f32)(q / (f64)cut.n);
         totals->go = 0.0f;
         if (counters->stop != STOP_NOT) return;
         totals->loss = totals->last_policy;

@@ -82,23 +82,25 @@ conv_weight_gradient(const f32* x, const f32* dz, f32* partial, const u32* posit
     });
     auto a = each<false>([&](u32 row, u32 term) { return patches.at(term, least(place.row + row, n_terms - 1)); });
     ByTerms b = {dz, place.column, shape.n_out};
-    for (u32 tile = group.first; tile < group.end; tile += TILE) {
-        u32 tile_end = part_end(tile, TILE, group.end);
-        for (u32 sample = tile; sample < tile_end; sample += shape.together) {
-            u32 first = sample * n_positions, end = part_end(sample, shape.together, tile_end) * n_positions;
-            add_terms(threads, operands, first, end, part_len(end - first), a, b, true);
-        }
-        threads.each([&](u32 t, Sums& sums) {
-#pragma unroll
-            for (u32 i = 0; i < ROWS; ++i) {
-#pragma unroll
-                for (u32 j = 0; j < COLUMNS; ++j) {
-                    whole[i][j][t] += sums.total[i][j];
-                    sums.total[i][j] = 0.0f;
-                }
+    group.each_block([&](u32 of_block, u32 end_of_block) {
+        for (u32 tile = of_block; tile < end_of_block; tile += TILE) {
+            u32 tile_end = part_end(tile, TILE, end_of_block);
+            for (u32 sample = tile; sample < tile_end; sample += shape.together) {
+                u32 first = sample * n_positions, end = part_end(sample, shape.together, tile_end) * n_positions;
+                add_terms(threads, operands, first, end, part_len(end - first), a, b, true);
             }
-        });
-    }
+            threads.each([&](u32 t, Sums& sums) {
+#pragma unroll
+                for (u32 i = 0; i < ROWS; ++i) {
+#pragma unroll
+                    for (u32 j = 0; j < COLUMNS; ++j) {
+                        whole[i][j][t] += sums.total[i][j];
+                        sums.total[i][j] = 0.0f;
+                    }
+                }
+            });
+        }
+    });
     f32* to = partial + index * slices.stride;
     threads.each([&](u32 t, Sums&) {
 #pragma unroll
@@ -117,22 +119,24 @@ HOST_PHASES(conv_weight_gradient)
 // Partial gradients of the biases, (N) each. One thread per number: positions of a sample, samples of a tile, tiles, each in order.
 extern "C" __global__ void conv_bias_gradient(const f32* dz, f32* partial, Shape shape, Slices slices) {
     u32 i = (u32)thread_number();
-    if (i >= slices.count * slices.groups * shape.n_out) return;
+    if (i >= slices.cut.slices * slices.groups * shape.n_out) return;
     u32 index = i / shape.n_out, column = i % shape.n_out, n_positions = shape.n_positions();
     Group group(slices, index);
     f32 whole = 0.0f;
-    for (u32 tile = group.first; tile < group.end; tile += TILE) {
-        u32 end = part_end(tile, TILE, group.end);
-        f32 total = 0.0f;
-        for (u32 sample = tile; sample < end; ++sample) {
-            f32 part = 0.0f;
-            for (u32 position = 0; position < n_positions; ++position) {
-                part += dz[((u64)sample * n_positions + position) * shape.n_out + column];
+    group.each_block([&](u32 of_block, u32 end_of_block) {
+        for (u32 tile = of_block; tile < end_of_block; tile += TILE) {
+            u32 end = part_end(tile, TILE, end_of_block);
+            f32 total = 0.0f;
+            for (u32 sample = tile; sample < end; ++sample) {
+                f32 part = 0.0f;
+                for (u32 position = 0; position < n_positions; ++position) {
+                    part += dz[((u64)sample * n_positions + position) * shape.n_out + column];
+                }
+                total += part;
             }
-            total += part;
+            whole += total;
         }
-        whole += total;
-    }
+    });
     partial[index * slices.stride + column] = whole;
 }
 HOST_KERNEL(conv_bias_gradient)

@@ -62,7 +62,7 @@ dense_weight_gradient(const f32* x, const f32* dz, f32* partial, Size size, Slic
         each_number(t, sums, place, [&](u32, u32, f32& total, f32& part) { total = part = 0.0f; });
     });
     ByTerms a = {x, place.row, size.n_in}, b = {dz, place.column, size.n_out};
-    add_terms(threads, operands, group.first, group.end, TILE, a, b, true);
+    group.each_block([&](u32 begin, u32 end) { add_terms(threads, operands, begin, end, TILE, a, b, true); });
     f32* to = partial + index * slices.stride;
     threads.each([&](u32 t, Sums& sums) {
         each_inside(t, sums, place, size.n_in, size.n_out, [&](u32 row, u32 column, f32 total) {
@@ -89,26 +89,28 @@ dense_bias_gradient(const f32* dz, f32* partial, Size size, Slices slices) {
     u32 first = blockIdx.x % across * BIAS_COLUMNS;
     Group group(slices, index);
     threads.each([&](u32, Bias& bias) { bias.total = 0.0f; });
+    group.each_block([&](u32 of_block, u32 end_of_block) {
 #pragma unroll 1
-    for (u32 tiles = group.first; tiles < group.end; tiles += BIAS_TILES * TILE) {
-        threads.phase([&](u32 t, Bias&) {
-            u32 column = first + t % BIAS_COLUMNS, begin = tiles + t / BIAS_COLUMNS * TILE;
-            if (column >= size.n_out || begin >= group.end) return;
-            u32 end = part_end(begin, TILE, group.end);
-            f32 part = 0.0f;
+        for (u32 tiles = of_block; tiles < end_of_block; tiles += BIAS_TILES * TILE) {
+            threads.phase([&](u32 t, Bias&) {
+                u32 column = first + t % BIAS_COLUMNS, begin = tiles + t / BIAS_COLUMNS * TILE;
+                if (column >= size.n_out || begin >= end_of_block) return;
+                u32 end = part_end(begin, TILE, end_of_block);
+                f32 part = 0.0f;
 #pragma unroll 16
-            for (u32 sample = begin; sample < end; ++sample) {
-                part += dz[(u64)sample * size.n_out + column];
-            }
-            parts[t] = part;
-        });
-        threads.phase([&](u32 t, Bias& bias) {
-            if (t >= BIAS_COLUMNS || first + t >= size.n_out) return;
-            for (u32 tile = 0; tile < BIAS_TILES && tiles + tile * TILE < group.end; ++tile) {
-                bias.total += parts[tile * BIAS_COLUMNS + t];
-            }
-        });
-    }
+                for (u32 sample = begin; sample < end; ++sample) {
+                    part += dz[(u64)sample * size.n_out + column];
+                }
+                parts[t] = part;
+            });
+            threads.phase([&](u32 t, Bias& bias) {
+                if (t >= BIAS_COLUMNS || first + t >= size.n_out) return;
+                for (u32 tile = 0; tile < BIAS_TILES && tiles + tile * TILE < end_of_block; ++tile) {
+                    bias.total += parts[tile * BIAS_COLUMNS + t];
+                }
+            });
+        }
+    });
     threads.each([&](u32 t, Bias& bias) {
         if (t < BIAS_COLUMNS && first + t < size.n_out) {
             partial[index * slices.stride + first + t] = bias.total;
@@ -132,7 +134,7 @@ dense_sum_gradients(const f32* partial, f32* gradient, Slices slices, u64 len) {
     threads.phase([&](u32 t, Nothing&) {
         u64 i = first + t % SUM_PARAMS;
         u32 slice = t / SUM_PARAMS;
-        if (i >= len || slice >= slices.count) return;
+        if (i >= len || slice >= slices.cut.slices) return;
         const f32* of_slice = partial + (u64)slice * slices.groups * slices.stride + i;
         f32 sum = 0.0f;
 #pragma unroll 8
@@ -144,7 +146,7 @@ dense_sum_gradients(const f32* partial, f32* gradient, Slices slices, u64 len) {
     threads.each([&](u32 t, Nothing&) {
         if (t >= SUM_PARAMS || first + t >= len) return;
         Tree<f32> tree;
-        for (u32 slice = 0; slice < slices.count; ++slice) {
+        for (u32 slice = 0; slice < slices.cut.slices; ++slice) {
             tree.add(slice, of_slices[slice * SUM_PARAMS + t]);
         }
         gradient[first + t] = tree.sum;

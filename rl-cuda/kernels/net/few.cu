@@ -154,30 +154,32 @@ few_weight_gradient(const f32* x, const f32* dz, f32* partial, Size size, Slices
             own.totals[j] = 0.0f;
         }
     });
+    group.each_block([&](u32 of_block, u32 end_of_block) {
 #pragma unroll 1
-    for (u32 tiles = group.first; tiles < group.end; tiles += FEW_TILES * TILE) {
-        threads.phase([&](u32 t, Column&) {
-            u32 column = first + t % FEW_COLUMNS, begin = tiles + t / FEW_COLUMNS * TILE;
-            if (column >= columns || begin >= group.end) return;
-            u32 end = part_end(begin, TILE, group.end);
-            if (sums <= 2) {
-                add_samples<2>(many, few, column, sums, begin, end, parts, t);
-            } else if (sums <= 5) {
-                add_samples<5>(many, few, column, sums, begin, end, parts, t);
-            } else {
-                add_samples<SUMS>(many, few, column, sums, begin, end, parts, t);
-            }
-        });
-        threads.phase([&](u32 t, Column& own) {
-            if (t >= FEW_COLUMNS || first + t >= columns) return;
-            for (u32 tile = 0; tile < FEW_TILES && tiles + tile * TILE < group.end; ++tile) {
-#pragma unroll
-                for (u32 j = 0; j < SUMS; ++j) {
-                    own.totals[j] += parts[least(j, sums - 1)][tile * FEW_COLUMNS + t];
+        for (u32 tiles = of_block; tiles < end_of_block; tiles += FEW_TILES * TILE) {
+            threads.phase([&](u32 t, Column&) {
+                u32 column = first + t % FEW_COLUMNS, begin = tiles + t / FEW_COLUMNS * TILE;
+                if (column >= columns || begin >= end_of_block) return;
+                u32 end = part_end(begin, TILE, end_of_block);
+                if (sums <= 2) {
+                    add_samples<2>(many, few, column, sums, begin, end, parts, t);
+                } else if (sums <= 5) {
+                    add_samples<5>(many, few, column, sums, begin, end, parts, t);
+                } else {
+                    add_samples<SUMS>(many, few, column, sums, begin, end, parts, t);
                 }
-            }
-        });
-    }
+            });
+            threads.phase([&](u32 t, Column& own) {
+                if (t >= FEW_COLUMNS || first + t >= columns) return;
+                for (u32 tile = 0; tile < FEW_TILES && tiles + tile * TILE < end_of_block; ++tile) {
+#pragma unroll
+                    for (u32 j = 0; j < SUMS; ++j) {
+                        own.totals[j] += parts[least(j, sums - 1)][tile * FEW_COLUMNS + t];
+                    }
+                }
+            });
+        }
+    });
     f32* to = partial + index * slices.stride;
     threads.each([&](u32 t, Column& own) {
         u32 column = first + t;

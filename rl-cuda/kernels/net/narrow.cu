@@ -332,6 +332,15 @@ __device__ __forceinline__ void add_rows(f32 (&part)[4], const f32* rows_of, con
     }
 }
 
+// Samples of a group, of slices without columns: fewer registers than `Group`.
+__device__ inline Samples group_of_samples(const Slices& slices, u32 index) {
+    u32 slice = index / slices.groups;
+    u64 start = (u64)slice * slices.cut.n / slices.cut.slices, stop = (u64)(slice + 1) * slices.cut.n / slices.cut.slices;
+    u64 len = (u64)slices.tiles_of_group * TILE;
+    u64 begin = start + index % slices.groups * len;
+    return {(u32)(begin < stop ? begin : stop), (u32)(begin + len < stop ? begin + len : stop)};
+}
+
 // Writes a tile's part to the sum of a group's tiles.
 __device__ inline void add_part(f32* to, f32 part, bool is_first) {
     *to = (is_first ? 0.0f : *to) + part;
@@ -350,9 +359,9 @@ narrow_gradient(const Chain* chains, const f32* params, const f32* inputs, const
     Threads<Gradients, THREADS> threads;
     const Chain& chain = chains[blockIdx.x % n_chains];
     u32 index = blockIdx.x / n_chains;
-    Group group(slices, index);
+    Samples group = group_of_samples(slices, index);
     f32* to = partial + index * slices.stride;
-    if (group.first >= group.end) { // an empty group adds nothing
+    if (group.begin >= group.end) { // an empty group adds nothing
         threads.each([&](u32 t, Gradients&) {
             for (u32 l = 0; l < chain.n_layers; ++l) {
                 const Layer& layer = chain.layers[l];
@@ -364,9 +373,9 @@ narrow_gradient(const Chain* chains, const f32* params, const f32* inputs, const
         return;
     }
 #pragma unroll 1
-    for (u32 begin = group.first; begin < group.end; begin += TILE) {
+    for (u32 begin = group.begin; begin < group.end; begin += TILE) {
         u32 n = part_end(begin, TILE, group.end) - begin;
-        bool is_first = begin == group.first;
+        bool is_first = begin == group.begin;
         threads.each([&](u32 t, Gradients&) {
             renew(t);
             const Layer& last = chain.layers[chain.n_layers - 1];

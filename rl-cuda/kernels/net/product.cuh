@@ -317,23 +317,36 @@ __device__ __forceinline__ void begin_at_bias(Threads<Own, THREADS>& threads, co
     });
 }
 
-// Slices of a minibatch of n samples, and groups of neighbouring tiles of a slice whose gradients are added up in one row of partial
-// gradients, which are `stride` numbers apart. A slice has `groups` groups; the last ones may be empty.
+// Slices of a minibatch, and groups of neighbouring tiles of a slice whose gradients are added up in one row of partial gradients, which
+// are `stride` numbers apart. A slice has one group, or a group for each tile; the last ones may be empty.
 struct Slices {
     u64 stride;
-    u32 n, count, groups, tiles_of_group;
+    Cut cut;
+    u32 groups, tiles_of_group;
 };
 
-// Samples of a group.
+// Samples of a group, whose tiles are those of each `block` of them.
 struct Group {
-    u32 first, end;
+    u32 first, end, block;
 
     __device__ Group(const Slices& slices, u32 index) {
         u32 slice = index / slices.groups;
-        u64 start = (u64)slice * slices.n / slices.count, stop = (u64)(slice + 1) * slices.n / slices.count;
-        u64 len = (u64)slices.tiles_of_group * TILE;
-        u64 begin = start + index % slices.groups * len;
-        first = (u32)(begin < stop ? begin : stop);
-        end = (u32)(begin + len < stop ? begin + len : stop);
+        Samples samples = {slices.cut.first(slice), slices.cut.first(slice + 1)};
+        if (slices.tiles_of_group == 1) {
+            samples = slices.cut.tile(slice, index % slices.groups);
+        }
+        first = samples.begin;
+        end = samples.end;
+        block = slices.cut.block;
+    }
+
+    // Calls work(begin, end) for the samples of every block, in order.
+    template <class Work>
+    __device__ __forceinline__ void each_block(Work work) const {
+#pragma unroll 1
+        for (u32 begin = first, stop; begin < end; begin = stop) {
+            stop = part_end(begin, block, end);
+            work(begin, stop);
+        }
     }
 };

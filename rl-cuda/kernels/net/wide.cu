@@ -369,7 +369,7 @@ wide_weight_gradient(const f32* x, const f32* dz, f32* partial, Size size, Slice
     threads.each([&](u32 t, Tile& own) { begin_totals(own, [&](u32, u32) { return 0.0f; }); });
     Along<HEIGHT> a = {x, place.row, size.n_in, true};
     Along<WIDTH> b = {dz, place.column, size.n_out, true};
-    add_terms<false>(threads, halves, group.first, group.end, TILE, a, b, place.row == 0);
+    group.each_block([&](u32 begin, u32 end) { add_terms<false>(threads, halves, begin, end, TILE, a, b, place.row == 0); });
     f32* to = partial + index * slices.stride;
     threads.each([&](u32 t, Tile& own) {
         each_four(t, own, place, size.n_in, size.n_out, [&](u32 row, u32 column, const f32* totals) {

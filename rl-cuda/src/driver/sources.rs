@@ -61,7 +61,7 @@ pub(crate) const MODULES: &[Module] = modules![
     "envs": "acrobot", "cartpole", "clock", "mountain_car", "mountain_car_continuous", "pendulum", "snake";
     "minatar": "asterix", "breakout", "freeway", "seaquest", "space_invaders";
     "learner": "learner", "off_policy", "policy_gradient", "q_learning", "sample", "surrogate";
-    "net": "conv", "dense", "few", "narrow", "normalize", "samples", "wide";
+    "net": "conv", "dense", "few", "memory", "narrow", "normalize", "samples", "wide";
     "sums": "episodes", "gae", "gather", "math", "permutation", "sums", "targets";
 ];
 

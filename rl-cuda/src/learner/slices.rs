@@ -14,6 +14,10 @@ const MAX_SLICES: usize = 16;
 pub struct MinibatchSlices {
     pub(super) n: usize,
     pub(super) count: usize,
+    /// Samples of a column: slices have whole ones.
+    column: usize,
+    /// Samples of a block: tiles are those of each block of a slice.
+    block: usize,
     /// Numbers of a row of partial gradients.
     pub(super) len: usize,
     /// Rows of partial gradients of a slice.
@@ -31,11 +35,40 @@ impl MinibatchSlices {
     /// If `count` is not a power of two up to 16.
     #[must_use]
     pub fn new(n: usize, count: usize, len: usize, max_numbers: usize) -> Self {
+        let largest = n.div_ceil(count).max(1);
+        Self {
+            n,
+            count,
+            column: 1,
+            block: largest.next_multiple_of(TILE),
+            len,
+            groups: 1,
+            tiles_of_group: largest.div_ceil(TILE),
+        }
+        .with_rows(max_numbers)
+    }
+
+    /// Cuts `n_columns` columns of `n_steps` samples into `count` slices of whole columns.
+    ///
+    /// The tiles are those of each block of `block` columns. `len` and `max_numbers` are those of [`MinibatchSlices::new`].
+    ///
+    /// # Panics
+    /// If `count` is not a power of two up to 16.
+    #[must_use]
+    pub fn of_columns(n_columns: usize, n_steps: usize, block: usize, count: usize, len: usize, max_numbers: usize) -> Self {
+        let tiles = |n_columns: usize| (n_columns * n_steps).div_ceil(TILE);
+        let largest = n_columns.div_ceil(count);
+        let tiles_of_group = largest / block * tiles(block) + tiles(largest % block);
+        let (n, block) = (n_columns * n_steps, block.min(largest) * n_steps);
+        Self { n, count, column: n_steps, block, len, groups: 1, tiles_of_group }.with_rows(max_numbers)
+    }
+
+    /// Gives each tile a row of partial gradients, if they have at most `max_numbers` numbers.
+    fn with_rows(self, max_numbers: usize) -> Self {
+        let Self { count, len, tiles_of_group: tiles, .. } = self;
         assert!(count.is_power_of_two() && count <= MAX_SLICES, "{count} slices");
-        let tiles = n.div_ceil(count).div_ceil(TILE).max(1);
         let each = count.saturating_mul(tiles).saturating_mul(len) <= max_numbers;
-        let (groups, tiles_of_group) = if each { (tiles, 1) } else { (1, tiles) };
-        Self { n, count, len, groups, tiles_of_group }
+        if each { Self { groups: tiles, tiles_of_group: 1, ..self } } else { self }
     }
 
     /// Returns the number of partial gradients.
@@ -56,16 +89,23 @@ impl MinibatchSlices {
         self.count
     }
 
+    /// Returns the number of samples of a column: 1 without columns.
+    #[must_use]
+    pub fn n_steps(&self) -> usize {
+        self.column
+    }
+
     /// Returns the samples of neighbouring slices.
     #[must_use]
     pub fn samples(&self, slices: Range<usize>) -> Range<usize> {
-        slices.start * self.n / self.count..slices.end * self.n / self.count
+        let first = |slice: usize| slice * (self.n / self.column) / self.count * self.column;
+        first(slices.start)..first(slices.end)
     }
 
     /// Returns the number of samples of the largest slice.
     #[must_use]
     pub fn largest(&self) -> usize {
-        self.n.div_ceil(self.count)
+        (self.n / self.column).div_ceil(self.count) * self.column
     }
 
     /// Returns a minibatch of the first `count` slices, with as many rows for each.
@@ -86,15 +126,22 @@ impl MinibatchSlices {
         slices.clone().step_by(len.max(1)).map(move |first| first..first + len).map(move |part| (part.clone(), of(part)))
     }
 
+    /// Returns the kernels' `Cut`.
+    pub(super) fn cut(&self) -> [u32; 4] {
+        [self.n, self.count, self.column, self.block].map(|n| n as u32)
+    }
+
     /// Returns the kernels' `Minibatch`.
-    pub(super) fn minibatch(&self) -> [u32; 3] {
-        [self.n as u32, self.count as u32, (self.tiles() / self.count) as u32]
+    pub(super) fn minibatch(&self) -> [u32; 5] {
+        let [n, slices, column, block] = self.cut();
+        [n, slices, column, block, (self.tiles() / self.count) as u32]
     }
 
     /// Returns the kernels' `Slices`.
-    pub(super) fn words(&self) -> [u32; 6] {
+    pub(super) fn words(&self) -> [u32; 8] {
         let [low, high] = long(self.len as u64);
-        [low, high, self.n as u32, self.count as u32, self.groups as u32, self.tiles_of_group as u32]
+        let [n, slices, column, block] = self.cut();
+        [low, high, n, slices, column, block, self.groups as u32, self.tiles_of_group as u32]
     }
 }
 

@@ -266,6 +266,11 @@ impl MemoryStage {
         self.cells.iter().flat_map(|cell| cell.inputs.iter().chain(&cell.hidden))
     }
 
+    /// Kind of each cell, and its layers of inputs and of h.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = (MemoryKind, &[Dense], &[Dense])> {
+        self.cells.iter().map(|cell| (cell.kind, &cell.inputs[..], &cell.hidden[..]))
+    }
+
     /// Number of elements S of the state.
     pub(crate) fn state_len(&self) -> usize {
         self.state_len

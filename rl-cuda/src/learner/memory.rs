@@ -1,0 +1,429 @@
+//! Cells of GRU and LSTM, a step at a time.
+
+use super::kernels::BLOCK;
+use super::slices::MinibatchSlices;
+use crate::driver::args::{Args, long};
+use crate::driver::kernel::Kernel;
+use crate::error::length;
+use crate::{Buffer, Device, Error, Stream, View, ViewMut};
+
+/// A cell of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellKind {
+    /// Three gates, state h.
+    Gru,
+    /// Four gates, states h and c.
+    Lstm,
+}
+
+impl CellKind {
+    /// Number of gates.
+    #[must_use]
+    pub fn n_gates(self) -> usize {
+        if self == Self::Lstm { 4 } else { 3 }
+    }
+
+    /// Number of vectors of the state.
+    fn n_vectors(self) -> usize {
+        if self == Self::Lstm { 2 } else { 1 }
+    }
+}
+
+/// Numbers of a cell in device memory.
+#[derive(Debug)]
+pub struct CellBuffers {
+    kind: CellKind,
+    size: usize,
+    n_samples: usize,
+    gates: Buffer<f32>,
+    sums: Buffer<f32>,
+    inner: Buffer<f32>,
+    before: [Buffer<f32>; 2],
+    h: Buffer<f32>,
+    now: [Buffer<f32>; 2],
+    dh: Buffer<f32>,
+    d_now: [Buffer<f32>; 2],
+}
+
+impl CellBuffers {
+    /// Allocates a cell of `size` outputs for `n_samples` samples, of which each may be a step of its own.
+    ///
+    /// A cell that learns has memory for gradients, too.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub fn new(device: &Device, kind: CellKind, size: usize, n_samples: usize, learns: bool) -> Result<Self, Error> {
+        let n = n_samples * size;
+        let matrix = |needed: bool| Buffer::zeros(device, if needed { n } else { 0 });
+        let is_lstm = kind == CellKind::Lstm;
+        Ok(Self {
+            kind,
+            size,
+            n_samples,
+            gates: Buffer::zeros(device, kind.n_gates() * n)?,
+            sums: Buffer::zeros(device, kind.n_gates() * n)?,
+            inner: matrix(true)?,
+            before: [matrix(true)?, matrix(is_lstm)?],
+            h: matrix(true)?,
+            now: [matrix(true)?, matrix(is_lstm)?],
+            dh: matrix(learns)?,
+            d_now: [matrix(learns)?, matrix(learns && is_lstm)?],
+        })
+    }
+
+    /// Kind of the cell.
+    #[must_use]
+    pub fn kind(&self) -> CellKind {
+        self.kind
+    }
+
+    /// Bytes of all buffers.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let Self { gates, sums, inner, before, h, now, dh, d_now, .. } = self;
+        let all = [gates, sums, inner, h, dh].into_iter().chain(before).chain(now).chain(d_now);
+        all.map(Buffer::bytes).sum()
+    }
+
+    /// Number of elements of the state of a column.
+    #[must_use]
+    pub fn state_len(&self) -> usize {
+        self.kind.n_vectors() * self.size
+    }
+
+    /// Returns `n` samples of a gate from sample `first` on, (n, size): its sum of inputs for writing, later the sum's gradient.
+    pub fn gate_mut(&mut self, gate: usize, first: usize, n: usize) -> ViewMut<'_, f32> {
+        let at = (gate * self.n_samples + first) * self.size;
+        self.gates.view_mut().into_slice(at..at + n * self.size)
+    }
+
+    /// Returns the gradient of a gate's sum of the inputs, as [`CellBuffers::gate_mut`].
+    #[must_use]
+    pub fn gate(&self, gate: usize, first: usize, n: usize) -> View<'_, f32> {
+        let at = (gate * self.n_samples + first) * self.size;
+        self.gates.view().slice(at..at + n * self.size)
+    }
+
+    /// Returns the gradient of a gate's sum of h, likewise.
+    #[must_use]
+    pub fn hidden_gate(&self, gate: usize, first: usize, n: usize) -> View<'_, f32> {
+        if self.kind == CellKind::Gru && gate == 2 {
+            return self.inner.view().slice(first * self.size..(first + n) * self.size);
+        }
+        self.gate(gate, first, n)
+    }
+
+    /// Returns the states h before the steps of some samples, (n, size).
+    #[must_use]
+    pub fn before(&self, first: usize, n: usize) -> View<'_, f32> {
+        self.before[0].view().slice(first * self.size..(first + n) * self.size)
+    }
+
+    /// Returns the outputs of some samples, (n, size).
+    #[must_use]
+    pub fn outputs(&self, first: usize, n: usize) -> View<'_, f32> {
+        self.h.view().slice(first * self.size..(first + n) * self.size)
+    }
+
+    /// Returns outputs of some samples, and their gradients for writing, (n, size) each.
+    pub fn outputs_and_gradients(&mut self, first: usize, n: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
+        let range = first * self.size..(first + n) * self.size;
+        (self.h.view().slice(range.clone()), self.dh.view_mut().into_slice(range))
+    }
+
+    /// Returns the states h before the next step of `n` columns, and the place of a gate's sums of them, (n, size) each.
+    pub fn step_operands(&mut self, gate: usize, n: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
+        let (at, len) = (gate * self.n_samples * self.size, n * self.size);
+        (self.now[0].view().slice(0..len), self.sums.view_mut().into_slice(at..at + len))
+    }
+
+    /// Returns the gradient of a gate's sum of h in the latest step back, and of the state before it for writing, (n, size) each.
+    pub fn step_back_operands(&mut self, gate: usize, n: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
+        let (at, len) = (gate * self.n_samples * self.size, n * self.size);
+        (self.sums.view().slice(at..at + len), self.d_now[0].view_mut().into_slice(0..len))
+    }
+
+    /// Returns the kernels' `Cell`, of samples from `first` on.
+    fn words(&self, first: usize) -> [u32; 28] {
+        let Self { gates, sums, inner, before, h, now, dh, d_now, .. } = self;
+        let from = |buffer: &Buffer<f32>| {
+            let at = if buffer.len() > 0 { first * self.size } else { 0 };
+            buffer.view().address() + 4 * at as u64
+        };
+        let whole = |buffer: &Buffer<f32>| buffer.view().address();
+        let stride = (self.n_samples * self.size) as u64;
+        let longs = [
+            from(gates),
+            whole(sums),
+            from(inner),
+            from(&before[0]),
+            from(&before[1]),
+            from(h),
+            whole(&now[0]),
+            whole(&now[1]),
+            from(dh),
+            whole(&d_now[0]),
+            whole(&d_now[1]),
+            stride,
+            stride,
+        ];
+        let mut words = [0; 28];
+        words[..26].copy_from_slice(longs.map(long).as_flattened());
+        words[26..].copy_from_slice(&[self.size as u32, u32::from(self.kind == CellKind::Lstm)]);
+        words
+    }
+}
+
+/// Columns of a rollout, all of whose steps are samples.
+#[derive(Clone, Copy, Debug)]
+pub struct SequenceColumns<'a> {
+    /// Rows of the samples, (n), in slices of whole columns.
+    pub rows: View<'a, u32>,
+    /// Flags of steps that end an episode, (T N) each.
+    pub ends: [View<'a, u8>; 2],
+    /// States before the first step, (N, S).
+    pub first_states: View<'a, f32>,
+    /// Number N of environments.
+    pub n_envs: usize,
+    /// Steps that a gradient goes back over; 0: all.
+    pub horizon: usize,
+}
+
+impl SequenceColumns<'_> {
+    /// Returns the kernels' `Sequences` of samples from `first` on.
+    fn words(&self, slices: &MinibatchSlices, first: usize) -> Result<[u32; 12], Error> {
+        length("rows", first + slices.n, self.rows.len().min(first + slices.n))?;
+        for ends in &self.ends {
+            length("ends", slices.n_steps() * self.n_envs, ends.len())?;
+        }
+        let mut words = [0; 12];
+        words[..4].copy_from_slice(&slices.cut());
+        let places = [self.rows.address() + 4 * first as u64, self.ends[0].address(), self.ends[1].address()];
+        words[4..10].copy_from_slice(places.map(long).as_flattened());
+        words[10..].copy_from_slice(&[self.n_envs as u32, self.horizon as u32]);
+        Ok(words)
+    }
+}
+
+/// Returns the kernels' `Sequences` of one step of `n` columns.
+fn one_step(n: usize) -> [u32; 12] {
+    let mut words = [0; 12];
+    words[..4].copy_from_slice(&[n as u32, 1, 1, n as u32]);
+    words
+}
+
+/// Part of the states (n, S) of a policy that belongs to a cell.
+#[derive(Clone, Copy, Debug)]
+pub struct CellState {
+    /// First element.
+    pub offset: usize,
+    /// Number of elements S.
+    pub len: usize,
+}
+
+/// Loaded kernels of cells.
+#[derive(Debug)]
+pub struct MemoryKernels {
+    rows: Kernel,
+    take: Kernel,
+    put: Kernel,
+    forget: Kernel,
+    step: Kernel,
+    step_back: Kernel,
+}
+
+#[allow(unsafe_code)]
+impl MemoryKernels {
+    /// Loads the kernels.
+    ///
+    /// # Errors
+    /// [`Error::Module`], or [`Error::Emulation`].
+    pub fn new(device: &Device) -> Result<Self, Error> {
+        let kernel = |name: &str| device.kernel("memory", format!("memory_{name}"));
+        Ok(Self {
+            rows: kernel("rows")?,
+            take: kernel("take")?,
+            put: kernel("put")?,
+            forget: kernel("forget")?,
+            step: kernel("step")?,
+            step_back: kernel("step_back")?,
+        })
+    }
+
+    /// Writes the rows of all steps of some columns, in the order of the samples of `slices`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn rows(
+        &self,
+        stream: &Stream,
+        columns: &View<'_, u32>,
+        slices: &MinibatchSlices,
+        n_envs: usize,
+        rows: &ViewMut<'_, u32>,
+    ) -> Result<(), Error> {
+        length("columns", slices.n / slices.n_steps(), columns.len())?;
+        length("rows", slices.n, rows.len())?;
+        let mut words = one_step(0);
+        words[..4].copy_from_slice(&slices.cut());
+        words[10] = n_envs as u32;
+        let args = Args::new().push_long(columns.address()).push_long(rows.address()).push(&words);
+        // SAFETY: the parameters are those of `memory_rows`; lengths were checked above.
+        unsafe { self.rows.launch(stream, slices.n as u64, BLOCK, args) }
+    }
+
+    /// Takes the states (n, S) that the next step of `n` columns starts from.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn take(
+        &self,
+        stream: &Stream,
+        states: &View<'_, f32>,
+        part: CellState,
+        n: usize,
+        cell: &mut CellBuffers,
+    ) -> Result<(), Error> {
+        length("states", n * part.len, states.len())?;
+        self.take_from(stream, states, one_step(n), part, n, cell)
+    }
+
+    /// Takes the states before the first step of the columns of `slices`, of which the first sample is `first`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn take_first(
+        &self,
+        stream: &Stream,
+        columns: &SequenceColumns<'_>,
+        slices: &MinibatchSlices,
+        first: usize,
+        part: CellState,
+        cell: &mut CellBuffers,
+    ) -> Result<(), Error> {
+        length("first_states", columns.n_envs * part.len, columns.first_states.len())?;
+        let n = slices.n / slices.n_steps();
+        self.take_from(stream, &columns.first_states, columns.words(slices, first)?, part, n, cell)
+    }
+
+    fn take_from(
+        &self,
+        stream: &Stream,
+        states: &View<'_, f32>,
+        sequences: [u32; 12],
+        part: CellState,
+        n: usize,
+        cell: &mut CellBuffers,
+    ) -> Result<(), Error> {
+        length("state", part.len, part.len.max(part.offset + cell.state_len()))?;
+        length("columns", n, n.min(cell.n_samples))?;
+        let args = Args::new().push_long(states.address()).push(&cell.words(0)).push(&sequences);
+        let args = args.push(&[part.offset as u32]).push(&[part.len as u32]);
+        // SAFETY: the parameters are those of `memory_take`; lengths were checked here and above, and the kernel bounds the rows.
+        unsafe { self.take.launch(stream, (n * cell.size) as u64, BLOCK, args) }
+    }
+
+    /// Writes the states (n, S) after the latest step.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn put(
+        &self,
+        stream: &Stream,
+        cell: &CellBuffers,
+        part: CellState,
+        n: usize,
+        states: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        length("states", n * part.len, states.len())?;
+        length("state", part.len, part.len.max(part.offset + cell.state_len()))?;
+        length("columns", n, n.min(cell.n_samples))?;
+        let args = Args::new().push_long(states.address()).push(&cell.words(0)).push(&[n as u32]);
+        let args = args.push(&[part.offset as u32]).push(&[part.len as u32]);
+        // SAFETY: the parameters are those of `memory_put`; lengths were checked above.
+        unsafe { self.put.launch(stream, (n * cell.size) as u64, BLOCK, args) }
+    }
+
+    /// Sets the states (n, S) of environments whose episodes ended to zeros.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn forget(
+        &self,
+        stream: &Stream,
+        [terminated, truncated]: [&View<'_, u8>; 2],
+        states: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let n = terminated.len();
+        let len = states.len() / n.max(1);
+        length("truncated", n, truncated.len())?;
+        length("states", n * len, states.len())?;
+        let args = Args::new().push_long(states.address()).push_long(terminated.address()).push_long(truncated.address());
+        // SAFETY: the parameters are those of `memory_forget`; lengths were checked above.
+        unsafe { self.forget.launch(stream, states.len() as u64, BLOCK, args.push(&[n as u32]).push(&[len as u32])) }
+    }
+
+    /// Takes a step of `n` columns on their own, a sample for each.
+    ///
+    /// Each gate holds its sum of inputs, and the sum of h.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn step(&self, stream: &Stream, n: usize, cell: &mut CellBuffers) -> Result<(), Error> {
+        length("columns", n, n.min(cell.n_samples))?;
+        self.launch_step(&self.step, stream, cell, one_step(n), n, [0, 0])
+    }
+
+    /// Takes step `step` of the columns of `slices`, whose first sample is `first` of the rows and `held` of the cell.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn step_of(
+        &self,
+        stream: &Stream,
+        columns: &SequenceColumns<'_>,
+        slices: &MinibatchSlices,
+        [first, held]: [usize; 2],
+        step: usize,
+        cell: &mut CellBuffers,
+    ) -> Result<(), Error> {
+        length("samples", held + slices.n, cell.n_samples.min(held + slices.n))?;
+        let n = slices.n / slices.n_steps();
+        self.launch_step(&self.step, stream, cell, columns.words(slices, first)?, n, [held, step])
+    }
+
+    /// Takes a step back, as [`MemoryKernels::step_of`].
+    ///
+    /// The gradients of the outputs are written. Each gate's sums get theirs.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn step_back(
+        &self,
+        stream: &Stream,
+        columns: &SequenceColumns<'_>,
+        slices: &MinibatchSlices,
+        [first, held]: [usize; 2],
+        step: usize,
+        cell: &mut CellBuffers,
+    ) -> Result<(), Error> {
+        length("samples", held + slices.n, cell.n_samples.min(held + slices.n))?;
+        length("gradients", cell.h.len(), cell.dh.len())?;
+        let n = slices.n / slices.n_steps();
+        self.launch_step(&self.step_back, stream, cell, columns.words(slices, first)?, n, [held, step])
+    }
+
+    fn launch_step(
+        &self,
+        kernel: &Kernel,
+        stream: &Stream,
+        cell: &mut CellBuffers,
+        sequences: [u32; 12],
+        n: usize,
+        [held, step]: [usize; 2],
+    ) -> Result<(), Error> {
+        let args = Args::new().push(&cell.words(held)).push(&sequences).push(&[step as u32]);
+        // SAFETY: the parameters are those of `memory_step` and `memory_step_back`; lengths were checked by the callers.
+        unsafe { kernel.launch(stream, (n * cell.size) as u64, BLOCK, args) }
+    }
+}
