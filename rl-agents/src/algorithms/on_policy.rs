@@ -184,7 +184,7 @@ impl<C: Method> OnPolicy<C> {
         Ok(Self { descent: Descent::new(policy, C::OPTIMIZER, seed, config.common().normalize_reward), config })
     }
 
-    /// Learns on `device`, from rollouts of this shape.
+    /// Learns on `device`, from rollouts of this shape with the policy's states.
     ///
     /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. The policy to act with is a copy in the
     /// host's memory.
@@ -194,6 +194,7 @@ impl<C: Method> OnPolicy<C> {
     pub fn on_device(self, device: &rl_cuda::Device, shape: RolloutShape) -> Result<Self, Error> {
         let Self { descent, config } = self;
         let common = config.common();
+        let shape = shape.with_state_len(descent.policy.state_len());
         let batch_size = common.samples(shape.n_steps * shape.n_envs);
         let sizes = BatchSizes { batch_size, micro_batch: common.micro_batch };
         Ok(Self { descent: descent.move_to(device, shape, sizes, config.refresh())?, config })
@@ -370,12 +371,8 @@ impl<C: Method> Learner for Host<'_, C> {
             descent.epochs += 1;
         }
         if remembers {
-            let (shape, n_params) = (rollout.shape(), descent.policy.params().len());
-            rows.clear();
-            for columns in columns.chunks(plan.batch_size / shape.n_steps) {
-                let n_slices = sequences::n_slices(columns.len(), shape.n_steps, n_params);
-                sequences::push_rows(columns, n_slices, shape.n_steps, shape.n_envs, rows);
-            }
+            let n_steps = rollout.shape().n_steps;
+            sequences::set_rows(columns, plan.batch_size / n_steps, n_steps, descent.policy.params().len(), rows);
         }
         (learning.n, learning.kl) = (0.0, 0.0);
         Ok(())

@@ -22,10 +22,11 @@ use crate::kernel::slices::{MAX_SLICES, MIN_SLICE};
 use crate::ranks::{self, Ranks, gather};
 use crate::{CollectorState, Episode, Error};
 
-/// Maximum steps of a rollout that is captured as a graph.
+/// Maximum steps of a rollout that is captured as a graph, and those with memory.
 ///
-/// A step has some 15 nodes. The launches of longer rollouts cost the host less than their graph would take of memory.
-const MAX_CAPTURED_STEPS: usize = 512;
+/// A step has some 15 nodes, with memory some 60. The launches of longer rollouts cost the host less than their graph would take
+/// of memory.
+const MAX_CAPTURED_STEPS: [usize; 2] = [512, 128];
 
 /// Environments on a device, collected from without leaving it.
 #[derive(Debug)]
@@ -130,7 +131,7 @@ impl DeviceCollector {
         match graph {
             _ if keeps_finals => acting.enqueue(envs, Some(rollout))?,
             Some(graph) => envs.replay_steps(graph)?,
-            None if *ran && acting.descent.rollout.shape().n_steps <= MAX_CAPTURED_STEPS => {
+            None if *ran && acting.descent.rollout.shape().n_steps <= acting.max_captured_steps() => {
                 let captured = envs.capture_steps(&stream, |envs| acting.enqueue(envs, None))?;
                 envs.replay_steps(graph.insert(captured))?;
             }
@@ -267,6 +268,11 @@ struct ActingOnDevice<'a> {
 }
 
 impl ActingOnDevice<'_> {
+    /// Maximum steps of a rollout that is captured.
+    fn max_captured_steps(&self) -> usize {
+        MAX_CAPTURED_STEPS[usize::from(self.net.memory().is_some())]
+    }
+
     /// Enqueues a rollout.
     ///
     /// `finals` takes the final observations, for which the host waits at each step.

@@ -33,6 +33,9 @@ use crate::policy::distributions::Distribution;
 use crate::ranks::Ranks;
 use crate::{ActorCritic, Error};
 
+/// Maximum nodes of a graph that the steps of sequences take.
+const MAX_SEQUENCE_NODES: usize = 8_000;
+
 /// Returns the slices of a minibatch, for a network with `n_params` parameters.
 ///
 /// Each tile has a partial gradient; above a maximum number of floats, each slice has one. Those of small networks are the only
@@ -451,7 +454,13 @@ impl DeviceDescent {
     }
 
     /// Enqueues work that is the same whenever a plan has it done.
+    ///
+    /// Long sequences are not captured: the launches cost the host less than their graph would take of memory.
     fn repeat(&mut self, kind: GraphKind, plan: &Plan, work: impl FnOnce(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
+        let n_steps = self.rollout.shape().n_steps;
+        if self.net.memory().is_some_and(|memory| n_steps * memory.nodes_per_step() > MAX_SEQUENCE_NODES) {
+            return work(self);
+        }
         let (stream, mut graph) = (self.stream.clone(), std::mem::take(&mut self.graphs[kind as usize]));
         let enqueued = graph.run(&stream, plan, || work(self));
         self.graphs[kind as usize] = graph;
@@ -805,7 +814,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::fixture::{Choices, bits, has_fma};
-    use crate::{A2c, A2cConfig, Activation, Agent, Collector, NetConfig, Ppo, PpoConfig, Schedule};
+    use crate::{A2c, A2cConfig, Activation, Agent, Collector, MemoryKind, NetConfig, Ppo, PpoConfig, Schedule};
     use rl_envs::{Pool, cartpole::CartPole, pendulum::Pendulum, snake::Snake};
 
     /// Algorithm, with its settings.
@@ -1103,13 +1112,17 @@ pub(crate) mod tests {
         if !has_fma() {
             return;
         }
-        let config = PpoConfig { batch_size: 11, ..small() };
         let pool = Pool::new(1).unwrap();
-        for device in &Device::for_tests() {
+        let memory = NetConfig { memory: MemoryKind::Gru, memory_size: 4, ..net(&[8], false) };
+        let both = [(net(&[8, 5], false), 11), (memory, 33)];
+        for (device, (net, batch_size)) in Device::for_tests().iter().flat_map(|device| both.iter().map(move |of| (device, of))) {
+            let config = PpoConfig { batch_size: *batch_size, ..small() };
             let mut collector = cartpole(3)();
+            let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), net, 3).unwrap();
+            collector.remember(policy.network().state_len());
             let mut rollout = collector.rollout(config.n_steps).unwrap();
-            let [mut cpu, mut gpu] = [None, Some((device, rollout.shape()))]
-                .map(|device| Algorithm::Ppo(&config).agent(&collector, &net(&[8, 5], false), device));
+            let [mut cpu, mut gpu] =
+                [None, Some((device, rollout.shape()))].map(|device| Algorithm::Ppo(&config).agent(&collector, net, device));
             collector.collect(cpu.acting(1.0), &mut rollout).unwrap();
             rollout.columns().steps.rewards[[30, 1]] = f32::NAN;
             let errors = [cpu.update(&rollout, 1.0, &pool), gpu.update(&rollout, 1.0, &pool)].map(|result| match result {

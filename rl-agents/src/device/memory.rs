@@ -90,6 +90,12 @@ impl DeviceMemory {
         self.cells.iter().map(|cell| cell.buffers.bytes()).sum()
     }
 
+    /// Number of kernels of a step and of a step back, or of a step that is re-evaluated.
+    pub(crate) fn nodes_per_step(&self) -> usize {
+        let of_cells: usize = self.cells.iter().map(|cell| 2 * (cell.inputs.len() + 2)).sum();
+        of_cells + 16
+    }
+
     /// Returns the outputs of a cell for the first `m` samples that are held.
     pub(crate) fn outputs(&self, cell: usize, m: usize) -> View<'_, f32> {
         self.cells[cell].buffers.outputs(0, m)
@@ -253,7 +259,7 @@ mod tests {
     use crate::device::descent::tests::{Algorithm, compare_stale};
     use crate::fixture::{Choices, has_fma};
     use crate::{A2cConfig, Collector, NetConfig, PpoConfig, Schedule};
-    use rl_envs::{Pool, cartpole::CartPole, pendulum::Pendulum, snake::Snake};
+    use rl_envs::{Pool, cartpole::CartPole, pendulum::Pendulum, repeat_first::RepeatFirst, snake::Snake};
 
     fn net(memory: MemoryKind, memory_size: usize, hidden: &[usize], shared_trunk: bool) -> NetConfig {
         NetConfig { memory, memory_size, hidden: hidden.into(), shared_trunk, ..NetConfig::default() }
@@ -286,6 +292,8 @@ mod tests {
         compare_stale(device, pendulum, &of_horizon, &Algorithm::Ppo(&PpoConfig { target_kl: 0.03, ..ppo(12, 108) }), (3, 0));
         compare_stale(device, pendulum, &lstm, &Algorithm::A2c(&a2c(7)), (3, 1));
         compare_stale(device, choices, &gru, &Algorithm::Ppo(&ppo(10, 30)), (3, 1));
+        let cards = || Collector::new(9, &RepeatFirst::default(), &pool(), 1).unwrap();
+        compare_stale(device, cards, &lstm, &Algorithm::Ppo(&ppo(8, 24)), (2, 0));
         let conv = NetConfig { conv: vec![[16, 3, 3]], ..net(MemoryKind::Gru, 7, &[6], false) };
         compare_stale(device, snake, &conv, &Algorithm::A2c(&a2c(5)), (2, 0));
         if device.is_stand_in() {

@@ -31,7 +31,7 @@ pub(crate) fn n_slices(columns: usize, n_steps: usize, n_params: usize) -> usize
 /// Appends the rows of a minibatch of whole columns, in the order of its samples.
 ///
 /// `n_slices` is that of the minibatch; the rollout has `n_steps` steps of `n_envs` columns.
-pub(crate) fn push_rows(columns: &[u32], n_slices: usize, n_steps: usize, n_envs: usize, rows: &mut Vec<u32>) {
+fn push_rows(columns: &[u32], n_slices: usize, n_steps: usize, n_envs: usize, rows: &mut Vec<u32>) {
     let n = columns.len();
     for slice in (0..n_slices).map(|i| &columns[i * n / n_slices..(i + 1) * n / n_slices]) {
         for block in slice.chunks(BLOCK) {
@@ -39,6 +39,16 @@ pub(crate) fn push_rows(columns: &[u32], n_slices: usize, n_steps: usize, n_envs
                 rows.extend(block.iter().map(|column| t * n_envs as u32 + column));
             }
         }
+    }
+}
+
+/// Writes the rows of minibatches of `width` columns each, in the order of their samples.
+///
+/// The rollout has `n_steps` steps of all columns; `n_params` is the number of parameters of the networks.
+pub(crate) fn set_rows(columns: &[u32], width: usize, n_steps: usize, n_params: usize, rows: &mut Vec<u32>) {
+    rows.clear();
+    for minibatch in columns.chunks(width) {
+        push_rows(minibatch, n_slices(minibatch.len(), n_steps, n_params), n_steps, columns.len(), rows);
     }
 }
 

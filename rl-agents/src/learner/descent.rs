@@ -14,6 +14,7 @@ use crate::device::descent::{DeviceDescent, lock};
 use crate::device::times::DeviceWatch;
 use crate::kernel::gradient::Slices;
 use crate::kernel::net::PackedNet;
+use crate::kernel::sequences;
 use crate::learner::batch::{Minibatch, Parts, SampleLoss, TileSums};
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::learner::targets::Refresh;
@@ -257,10 +258,15 @@ impl Descent {
         n_minibatches: usize,
     ) -> Result<Vec<NamedTensor>, Error> {
         let (rollout, targets) = device.here(rollout)?;
-        let mut order: Vec<u32> = (0..rollout.len() as u32).collect();
+        let RolloutShape { n_steps, n_envs, state_len, .. } = rollout.shape();
+        let mut order: Vec<u32> = (0..if state_len > 0 { n_envs } else { rollout.len() } as u32).collect();
         if plan.shuffled {
             self.order.set(order.len() as u32, self.seed, self.epochs.saturating_sub(1), Purpose::Shuffle);
             self.order.write(&mut order, &Pool::default());
+        }
+        if state_len > 0 {
+            let columns = std::mem::take(&mut order);
+            sequences::set_rows(&columns, device.batch_size() / n_steps, n_steps, self.policy.params().len(), &mut order);
         }
         let all: Vec<_> = order.chunks(device.batch_size()).collect();
         let rows = all[n_minibatches.saturating_sub(1) % all.len()];

@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use rl_agents::LearnerKind;
+use rl_agents::{LearnerKind, MemoryKind};
 use rl_envs::catalog::Entry;
 
 use crate::config::algo::Concern;
@@ -160,6 +160,9 @@ fn unmeasured(config: &Config, entry: &Entry) -> Option<String> {
     if config.net.learner == LearnerKind::Reference {
         return Some("the measurement is not for the reference learner".into());
     }
+    if config.net.memory != MemoryKind::None {
+        return Some("the measurement is not for memory".into());
+    }
     let on_cpu = config.env_on_device(entry).is_ok_and(|env| env.is_none());
     on_cpu.then(|| "the measurement is not for environments on the CPU".into())
 }
@@ -185,6 +188,7 @@ mod tests {
             (Algo::PPO, "learner=reference", "the measurement is not for the reference learner"),
             (Algo::A2C, "learner=reference", "the measurement is not for the reference learner"),
             (Algo::DQN, "n_envs=8", "the measurement is not for dqn"),
+            (Algo::PPO, "memory=gru", "the measurement is not for memory"),
             (Algo::PPO, "env_device=cpu", "the measurement is not for environments on the CPU"),
             (Algo::PPO, "env.frame_stack=2", "the measurement is not for environments on the CPU"),
         ] {

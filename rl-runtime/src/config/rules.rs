@@ -41,12 +41,13 @@ const RULES: &[Rule] = &[
         }),
     },
     Rule {
-        keys: &["device", "memory"],
+        keys: &["device", "memory", "algo"],
         broken: Settings(|config| {
-            let text = "set, but a device has no kernels for it yet; use --device cpu";
             let NetConfig { memory, learner, .. } = config.net;
-            let broken = memory != MemoryKind::None && learner == LearnerKind::Fused && config.learns_on_device();
-            broken.then(|| format!("device is {} and memory is {text}", config.run.device))
+            let learns = memory != MemoryKind::None && learner == LearnerKind::Fused && config.learns_on_device();
+            let key = config.algo.key("micro_batch")?;
+            let broken = learns && config.traits().micro_batch > 0;
+            broken.then(|| format!("{key} is set, but with memory a device holds whole minibatches; set it to 0"))
         }),
     },
     Rule {
@@ -433,7 +434,7 @@ mod tests {
     /// Environment, algorithm, settings, ranks, end of the reason.
     const EXAMPLES: &[(&str, &str, &str, usize, &str)] = &[
         ("cartpole", "ppo", "device='cuda:0,1' learner='reference'", 1, "learns on one device only; use one of them"),
-        ("cartpole", "ppo", "device='cuda' memory='gru'", 1, "but a device has no kernels for it yet; use --device cpu"),
+        ("cartpole", "ppo", "device='cuda' memory='gru' ppo.micro_batch=128", 1, "a device holds whole minibatches; set it to 0"),
         ("cartpole", "ppo", "collect_threads=3 threads=2", 1, "raise threads or leave it at 0"),
         (
             "cartpole",

@@ -163,6 +163,15 @@ impl Collect for DeviceCollector {
         DeviceCollector::shape(self)
     }
 
+    fn remember(&mut self, len: usize) -> Result<(), Error> {
+        let carries = DeviceCollector::shape(self).state_len;
+        if len == carries {
+            Ok(())
+        } else {
+            Err(rl_agents::Error::StateLen { policy: len, rollout: carries, collector: carries }.into())
+        }
+    }
+
     fn save(&self) -> Result<CollectorState, Error> {
         Ok(DeviceCollector::save(self)?)
     }

@@ -188,8 +188,6 @@ fn memory_is_refused_where_nothing_learns_with_it() {
         let text = problems(resolve(env, named(algo), &["memory=lstm"]));
         assert!(text.contains("memory is lstm, but only PPO and A2C learn with memory"), "{text}");
     }
-    let text = problems(resolve("cartpole", Algo::PPO, &["memory=gru", "device=emulated"]));
-    assert!(text.contains("device is emulated and memory is set, but a device has no kernels for it yet"), "{text}");
     let text = problems(resolve("cartpole", Algo::PPO, &["memory=gru", "ppo.batch_size=16"]));
     assert!(text.contains("batch_size is 16, but with memory a minibatch is made of whole columns"), "{text}");
     let text = problems(resolve("cartpole", Algo::A2C, &["memory=gru", "learner=reference", "a2c.micro_batch=8"]));

@@ -101,8 +101,10 @@ fn rollouts_of_older_policies_are_learnt_from_on_a_device_as_on_the_cpu() {
         "--set",
         "max_lag=1",
     ];
+    let remembers = [&ppo[..], &["--set", "memory=gru", "--set", "memory_size=9"]].concat();
     for (name, env, algo) in [
         ("cartpole-ppo", &native("cartpole")[..], &bounded[..]),
+        ("cartpole-memory", &native("cartpole"), &remembers),
         ("pendulum-a2c", &native("pendulum"), &a2c),
         ("snake-ppo", &native("snake"), &ppo),
         ("blocking-ppo", &blocking, &ppo),
@@ -158,12 +160,13 @@ fn a_run_that_moves_to_a_device_and_back_is_one_that_never_moved() {
     }
     let dir = tempfile::tempdir().unwrap();
     let ppo = ["cartpole", "--set", "ppo.n_steps=32", "--set", "ppo.batch_size=32"];
+    let memory = ["--set", "memory=lstm", "--set", "memory_size=9"];
     let dqn = ["snake", "--algo", "dqn", "--set", "dqn.learning_starts=50", "--set", "dqn.save_replay=true"];
     let replay =
         ["--set", "dqn.replay_on_device=true", "--set", "dqn.prioritized=true", "--set", "env.frame_stack=2", "--set", "conv=[]"];
-    for first in [&ppo[..], &[&dqn[..], &replay].concat()] {
+    for (i, first) in [&ppo[..], &[&ppo[..], &memory].concat(), &[&dqn[..], &replay].concat()].into_iter().enumerate() {
         let of = |devices: [&str; 3]| {
-            let run = dir.path().join([&first[..1], &devices].concat().join("-"));
+            let run = dir.path().join(format!("{i}-{}", devices.join("-")));
             for (i, device) in devices.into_iter().enumerate() {
                 let steps = (128 * (i + 1)).to_string();
                 let start = [first, &["--envs", "4", "--seed", "7", "--run-dir", text(&run)]].concat();
@@ -192,6 +195,7 @@ fn several_devices_leave_the_files_of_one() {
     let [whole, half, quarter] = ["ppo.batch_size=384", "ppo.batch_size=192", "ppo.batch_size=96"].map(ppo);
     let normalized = ["--set", "ppo.normalize_reward=true", "--set", "normalize_obs=true"];
     let normalized = [&half[..], &normalized].concat();
+    let memory = [&half[..], &["--set", "memory=lstm", "--set", "memory_size=9"]].concat();
     let dqn = ["dqn.learning_starts=100", "dqn.train_freq=64", "dqn.batch_size=140", "dqn.save_replay=true"];
     let dqn = [&["--algo", "dqn"][..], &dqn.map(|setting| ["--set", setting]).concat()].concat();
     let prioritized = ["--set", "dqn.prioritized=true", "--set", "dqn.replay_on_device=true", "--set", "dqn.n_steps=3"];
@@ -199,6 +203,7 @@ fn several_devices_leave_the_files_of_one() {
         ("cartpole", "whole", &whole[..], &["emulated:1", "emulated:2", "emulated:4"][..]),
         ("cartpole", "half", &half, &["emulated:2", "emulated:3"]),
         ("cartpole", "normalized", &normalized, &["emulated:3"]),
+        ("cartpole", "memory", &memory, &["emulated:3"]),
         ("snake", "half", &half, &["emulated:2"]),
         ("pendulum", "quarter", &quarter, &["emulated:2"]),
         ("pendulum", "a2c", &a2c, &["emulated:2"]),
