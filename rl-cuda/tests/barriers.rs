@@ -10,6 +10,12 @@ fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
+/// One slice of `n` samples, with `groups` rows of `len` partial gradients.
+fn slices(len: u32, n: u32, groups: u32) -> Vec<u8> {
+    let tiles = n.div_ceil(96);
+    bytes(&[len, 0, n, 1, 1, 96 * tiles, groups, tiles / groups])
+}
+
 /// Allocates `n` numbers of 4 bytes.
 fn floats(machine: &mut Machine, n: usize) -> Vec<u8> {
     machine.upload(&vec![0; 4 * n]).to_le_bytes().into()
@@ -42,7 +48,7 @@ fn a_product_without_one_of_its_barriers_is_a_race() {
     let (m, n_in, n_out) = (40, 40, 40);
     // Two rounds of eight tiles.
     let launch = |machine: &mut Machine| {
-        let params = [floats(machine, 1000), floats(machine, 1), bytes(&[1000, 1, 1, 0]), bytes(&[1, 0, 1000, 1, 1, 11])];
+        let params = [floats(machine, 1000), floats(machine, 1), bytes(&[1000, 1, 1, 0]), slices(1, 1000, 1)];
         run(machine, "dense_bias_gradient", 256, &params)
     };
     assert!(check(ptx, "dense_bias_gradient", launch) >= 2);
@@ -57,7 +63,7 @@ fn a_product_without_one_of_its_barriers_is_a_race() {
     // Two rounds of eight tiles.
     let launch = |machine: &mut Machine| {
         let [x, dz, partial] = [3000, 1000, 4].map(|n| floats(machine, n));
-        let params = [x, dz, partial, bytes(&[1000, 3, 1, 0]), bytes(&[4, 0, 1000, 1, 1, 11])];
+        let params = [x, dz, partial, bytes(&[1000, 3, 1, 0]), slices(4, 1000, 1)];
         run(machine, "few_weight_gradient", 256, &params)
     };
     assert!(check(include_str!("../ptx/few.ptx"), "few_weight_gradient", launch) >= 2);
@@ -73,7 +79,7 @@ fn check_product(ptx: &str, kernel: &str, [m, n_in, n_out]: [u32; 3]) -> usize {
         if kernel.ends_with("input_gradient") {
             params.push(bytes(&[0]));
         } else if kernel.ends_with("weight_gradient") {
-            params.push(bytes(&[(n_in + 1) * n_out, 0, m, 1, 1, 1]));
+            params.push(slices((n_in + 1) * n_out, m, 1));
         }
         run(machine, kernel, 128, &params)
     })
@@ -96,7 +102,7 @@ fn a_narrow_network_without_one_of_its_barriers_is_a_race() {
             }
             _ => {
                 params.extend([4000, 3 * 1640].map(|n| floats(machine, n)));
-                params.push(bytes(&[3 * 1640, 0, m, 1, 2, 1]));
+                params.push(slices(3 * 1640, m, 2));
                 params.extend([0, 0, 1].map(|word| bytes(&[word])));
             }
         }
@@ -121,7 +127,7 @@ fn a_convolution_without_one_of_its_barriers_is_a_race() {
             params.extend((0..3).map(|_| machine.upload(&offsets).to_le_bytes().into()));
             params.push(shape.clone());
             if kernel == "conv_weight_gradient" {
-                params.push(bytes(&[1640, 0, m, 1, 1, 1]));
+                params.push(slices(1640, m, 1));
             }
             run(machine, kernel, 128, &params)
         };
@@ -150,7 +156,7 @@ fn a_sum_without_one_of_its_barriers_is_a_race() {
 fn the_parts_of_a_loss_without_one_of_their_barriers_are_a_race() {
     let launch = |machine: &mut Machine| {
         let [tiles, settings, counters, totals] = [2 * 5 * 2, 10, 14, 20].map(|n| floats(machine, n));
-        run(machine, "learner_loss", 128, &[tiles, bytes(&[100, 2, 1]), settings, counters, totals])
+        run(machine, "learner_loss", 128, &[tiles, bytes(&[100, 2, 1, 96, 1]), settings, counters, totals])
     };
     assert!(check(include_str!("../ptx/learner.ptx"), "learner_loss", launch) >= 2);
 }

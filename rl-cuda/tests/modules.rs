@@ -17,7 +17,7 @@ use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, Vi
 use rl_envs::{Actions, Dtype, Obs, Purpose, Rng, Spaces, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 21] = [
+const OTHERS: [&str; 22] = [
     "clock",
     "conv",
     "dense",
@@ -27,6 +27,7 @@ const OTHERS: [&str; 21] = [
     "gather",
     "learner",
     "math",
+    "memory",
     "narrow",
     "normalize",
     "off_policy",
@@ -380,6 +381,7 @@ fn run(device: &Device, module: &str) -> u64 {
         "gather" => gather(device, &mut bits),
         "learner" | "policy_gradient" | "surrogate" => learner::update(device, &mut bits),
         "math" => math(device, &mut bits),
+        "memory" => learner::memory::memory(device, &mut bits),
         "narrow" => learner::narrow(device, &mut bits),
         "normalize" => normalize(device, &mut bits),
         "off_policy" => learner::off_policy(device, &mut bits),

@@ -13,8 +13,9 @@ use rl_cuda::{ActionSource, Buffer, CudaVecEnv, StepsGraph, Stream, View};
 use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, either, pool, visit};
 
 use crate::collect::slice::State;
+use crate::device::Queue;
 use crate::device::descent::{DeviceDescent, download, lock};
-use crate::device::net::{DeviceNet, Needed, Queue};
+use crate::device::net::{DeviceNet, Needed};
 use crate::device::share::{DeviceShare, MAX_LATEST};
 use crate::device::times::DevicePhase;
 use crate::kernel::net::Net;

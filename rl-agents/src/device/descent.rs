@@ -16,8 +16,9 @@ use rl_cuda::targets::{Steps, TargetKernels};
 use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View, ViewMut};
 use rl_envs::{Dtype, Obs, visit};
 
+use crate::device::Queue;
 use crate::device::exchange::{DeviceExchange, SharedBuffers};
-use crate::device::net::{DeviceNet, Needed, Queue, SlicedMinibatch, parts};
+use crate::device::net::{DeviceNet, Needed, SlicedMinibatch, parts};
 use crate::device::normalize::{DeviceNormalizer, Inputs};
 use crate::device::staged::Staged;
 use crate::device::times::{DevicePhase, DeviceTimes};
@@ -153,8 +154,9 @@ struct DeviceSequences {
     columns: Buffer<u32>,
     /// States that final observations are valued with, (B, S).
     final_states: Staged<f32>,
-    /// States of the latest policy, (N, S), and those after each step of a stale rollout, (T N, S), from the first one on.
+    /// States of the latest policy, (N, S).
     states: Buffer<f32>,
+    /// Those after each step of a stale rollout, (T N, S), if there was one.
     after: Option<Buffer<f32>>,
     horizon: usize,
 }
@@ -485,7 +487,9 @@ impl DeviceDescent {
         Ok(())
     }
 
-    /// Re-evaluates some rows of a stale rollout; with memory, those of one step, after the ones of the step before.
+    /// Re-evaluates some rows of a stale rollout.
+    ///
+    /// With memory, they are of one step, and those of the step before come first.
     fn reevaluate_rows(&mut self, rows: Range<usize>) -> Result<(), Error> {
         let Self { stream, kernels, inputs, net, rollout: columns, off_policy, sequences, params, log_std, heads, .. } = self;
         let queue = Queue { stream, kernels };
@@ -808,18 +812,18 @@ impl Learner for DeviceDescent {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use crate::learner::targets::explained_variance;
     use std::collections::VecDeque;
 
     use super::*;
     use crate::fixture::{Choices, bits, has_fma};
     use crate::{A2c, A2cConfig, Activation, Agent, Collector, MemoryKind, NetConfig, Ppo, PpoConfig, Schedule};
-    use rl_envs::{Pool, cartpole::CartPole, pendulum::Pendulum, snake::Snake};
+    use rl_envs::{Pool, cartpole::CartPole, pendulum::Pendulum, repeat_first::RepeatFirst, snake::Snake};
 
     /// Algorithm, with its settings.
     #[derive(Debug)]
-    pub(crate) enum Algorithm<'a> {
+    enum Algorithm<'a> {
         Ppo(&'a PpoConfig),
         A2c(&'a A2cConfig),
     }
@@ -857,7 +861,7 @@ pub(crate) mod tests {
     }
 
     /// Compares iterations in whose rollouts the policy of `lag` updates before acted.
-    pub(crate) fn compare_stale(
+    fn compare_stale(
         device: &Device,
         collector: impl Fn() -> Collector,
         net: &NetConfig,
@@ -1266,5 +1270,78 @@ pub(crate) mod tests {
             let unnoticed = Device::unnoticed(file, mistakes, compare);
             assert!(unnoticed.is_empty(), "{file}: {unnoticed:?}");
         }
+    }
+
+    fn remembering(memory: MemoryKind, memory_size: usize, hidden: &[usize], shared_trunk: bool) -> NetConfig {
+        NetConfig { memory, memory_size, hidden: hidden.into(), shared_trunk, ..NetConfig::default() }
+    }
+
+    fn compare_through_time(device: &Device) {
+        let pool = || Pool::new(1).unwrap();
+        let pendulum = || Collector::new(9, &Pendulum::default(), &pool(), 1).unwrap();
+        let choices = || Collector::new(9, &Choices::default(), &pool(), 1).unwrap();
+        let snake = || Collector::new(5, &Snake::default(), &pool(), 1).unwrap();
+        let rate = Schedule::Constant(0.01);
+        let a2c = |n_steps| A2cConfig { n_steps, learning_rate: rate, ent_coef: 0.1, ..A2cConfig::default() };
+        let ppo = |n_steps, batch_size| PpoConfig {
+            n_steps,
+            batch_size,
+            n_epochs: 2,
+            learning_rate: rate,
+            ent_coef: 0.1,
+            ..PpoConfig::default()
+        };
+        let (gru, lstm) = (remembering(MemoryKind::Gru, 5, &[7], false), remembering(MemoryKind::Lstm, 6, &[], false));
+        // A slice of a whole block and another one; two slices; a rollout of an older policy.
+        for net in [&gru, &remembering(MemoryKind::Lstm, 9, &[5, 4], true)] {
+            compare_stale(device, cartpole(40), net, &Algorithm::A2c(&a2c(3)), (2, 0));
+        }
+        compare_stale(device, cartpole(40), &lstm, &Algorithm::A2c(&a2c(5)), (2, 0));
+        compare_stale(device, cartpole(9), &lstm, &Algorithm::Ppo(&ppo(12, 36)), (3, 1));
+        let of_horizon = NetConfig { memory_horizon: 5, normalize_obs: true, ..gru.clone() };
+        compare_stale(device, pendulum, &of_horizon, &Algorithm::Ppo(&PpoConfig { target_kl: 0.03, ..ppo(12, 108) }), (3, 0));
+        compare_stale(device, pendulum, &lstm, &Algorithm::A2c(&a2c(7)), (3, 1));
+        compare_stale(device, choices, &gru, &Algorithm::Ppo(&ppo(10, 30)), (3, 1));
+        let cards = || Collector::new(9, &RepeatFirst::default(), &pool(), 1).unwrap();
+        compare_stale(device, cards, &lstm, &Algorithm::Ppo(&ppo(8, 24)), (2, 0));
+        let conv = NetConfig { conv: vec![[16, 3, 3]], ..remembering(MemoryKind::Gru, 7, &[6], false) };
+        compare_stale(device, snake, &conv, &Algorithm::A2c(&a2c(5)), (2, 0));
+        if device.is_stand_in() {
+            return; // slow
+        }
+        for net in [&gru, &lstm, &remembering(MemoryKind::Lstm, 70, &[16], true)] {
+            compare_stale(device, cartpole(150), net, &Algorithm::A2c(&a2c(2)), (3, 0));
+            compare_stale(device, cartpole(80), net, &Algorithm::Ppo(&ppo(16, 640)), (4, 2));
+        }
+    }
+
+    #[test]
+    fn updates_through_time_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        Device::for_tests().iter().for_each(compare_through_time);
+        let mistakes = [
+            ["forgets ? 0.0f : h;", "h;"],
+            ["forgets ? 0.0f : c;", "c;"],
+            ["sequences.begins(step + 1, column)", "sequences.begins(step, column)"],
+            ["cell.dh[at] + (is_last ? 0.0f : cell.dh_now[i])", "cell.dh[at] + cell.dh_now[i]"],
+            ["is_last ? 0.0f : cell.dc_now[i]", "cell.dc_now[i]"],
+            ["|| begins(next, column)", "|| begins(step, column)"],
+            ["next % horizon == 0", "step % horizon == 0"],
+            ["cell.dh_now[i] = 0.0f;", ""],
+            ["cell.inner[at] = sums[2];", ""],
+            ["gate == 2 && !cell.is_lstm ? gates[gate] : sums[gate]", "sums[gate]"],
+            ["step * least(width, end - begin)", "step * width"],
+            ["(column - first) / width * width", "0"],
+            ["sequences.rows == 0 ? column : least(sequences.rows[sequences.sample(0, column)], sequences.n_envs - 1)", "column"],
+            ["(u64)row * len + offset", "(u64)row * len"],
+            ["from[cell.size + j]", "from[j]"],
+            ["fmaf(a[1], before - a[2], a[2])", "a[1] * (before - a[2]) + a[2]"],
+            ["x * 0.5f), 0.5f, 0.5f)", "x), 0.5f, 0.5f)"],
+            ["cell.c_before[at] = c_before;", ""],
+        ];
+        let unnoticed = Device::unnoticed("memory.cu", &mistakes, compare_through_time);
+        assert!(unnoticed.is_empty(), "{unnoticed:?}");
     }
 }

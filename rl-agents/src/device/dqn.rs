@@ -17,9 +17,10 @@ use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream, ViewMut};
 use rl_envs::Actions;
 
 use crate::agent::OnDevice;
+use crate::device::Queue;
 use crate::device::descent::{download, held, minibatch_slices, unsupported, with_rest};
 use crate::device::exchange::{DeviceExchange, SharedBuffers};
-use crate::device::net::{DeviceNet, Queue, SlicedMinibatch};
+use crate::device::net::{DeviceNet, SlicedMinibatch};
 use crate::device::normalize::Inputs;
 use crate::device::times::{DevicePhase, DeviceTimes, DeviceWatch};
 use crate::kernel::net::PackedNet;

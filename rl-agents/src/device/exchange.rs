@@ -13,7 +13,8 @@ use rl_cuda::learner::MinibatchSlices;
 use rl_cuda::{Buffer, CpuAccess, PinnedSlab, View, ViewMut};
 
 use crate::Error;
-use crate::device::net::{DeviceNet, Queue, SlicedMinibatch};
+use crate::device::Queue;
+use crate::device::net::{DeviceNet, SlicedMinibatch};
 use crate::ranks::{Exchange, Ranks};
 
 /// Memory of a minibatch's gradient on a device.

@@ -1,7 +1,7 @@
 //! GRU and LSTM on a device: the twin of [`MemoryStage`].
 //!
-//! Each gate's sums of the inputs are one product over all samples, as are the gradients of weights. From step to step go products
-//! with the states of all columns, and one kernel for each cell.
+//! Each gate's sums of the inputs are one product over all samples, as are the gradients of weights. From step to step go
+//! products with the states of all columns, and one kernel for each cell.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use rl_cuda::learner::{
 };
 use rl_cuda::{Device, View, ViewMut};
 
-use crate::device::net::Queue;
+use crate::device::Queue;
 use crate::kernel::dense::Dense;
 use crate::kernel::encoder::memory::MemoryStage;
 use crate::network::recurrent::MemoryKind;
@@ -52,7 +52,7 @@ pub(crate) struct DeviceMemory {
 
 /// Columns of a minibatch, of which some slices pass here.
 #[derive(Clone, Copy)]
-pub(crate) struct Columns<'a> {
+pub(crate) struct DeviceColumns<'a> {
     pub(crate) of: SequenceColumns<'a>,
     /// Slices with the columns that pass.
     pub(crate) slices: &'a MinibatchSlices,
@@ -60,7 +60,7 @@ pub(crate) struct Columns<'a> {
     pub(crate) first: [usize; 2],
 }
 
-impl Columns<'_> {
+impl DeviceColumns<'_> {
     fn samples(&self) -> Range<usize> {
         self.slices.samples(0..self.slices.count())
     }
@@ -90,7 +90,7 @@ impl DeviceMemory {
         self.cells.iter().map(|cell| cell.buffers.bytes()).sum()
     }
 
-    /// Number of kernels of a step and of a step back, or of a step that is re-evaluated.
+    /// Bounds the nodes of a step in a graph: forth and back, or re-evaluated.
     pub(crate) fn nodes_per_step(&self) -> usize {
         let of_cells: usize = self.cells.iter().map(|cell| 2 * (cell.inputs.len() + 2)).sum();
         of_cells + 16
@@ -101,7 +101,9 @@ impl DeviceMemory {
         self.cells[cell].buffers.outputs(0, m)
     }
 
-    /// Returns outputs of a cell, and their gradients for writing, of `m` samples from the one that is held as `held`.
+    /// Returns outputs of a cell, and their gradients for writing.
+    ///
+    /// Those of `m` samples, from the one on that is held as `held`.
     pub(crate) fn outputs_and_gradients(&mut self, cell: usize, held: usize, m: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
         self.cells[cell].buffers.outputs_and_gradients(held, m)
     }
@@ -146,7 +148,12 @@ impl DeviceMemory {
     }
 
     /// Takes all steps of some columns.
-    pub(crate) fn forth(&mut self, queue: Queue<'_>, params: &View<'_, f32>, columns: Columns<'_>) -> Result<(), rl_cuda::Error> {
+    pub(crate) fn forth(
+        &mut self,
+        queue: Queue<'_>,
+        params: &View<'_, f32>,
+        columns: DeviceColumns<'_>,
+    ) -> Result<(), rl_cuda::Error> {
         let (Self { kernels, cells }, n) = (self, columns.n_columns());
         for cell in cells {
             kernels.take_first(queue.stream, &columns.of, columns.slices, columns.first[0], cell.state, &mut cell.buffers)?;
@@ -158,8 +165,13 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Takes all steps back, from the gradients of the outputs to those of each gate's sums.
-    pub(crate) fn back(&mut self, queue: Queue<'_>, params: &View<'_, f32>, columns: Columns<'_>) -> Result<(), rl_cuda::Error> {
+    /// Takes all steps back, from the gradients of the outputs to those of the sums.
+    pub(crate) fn back(
+        &mut self,
+        queue: Queue<'_>,
+        params: &View<'_, f32>,
+        columns: DeviceColumns<'_>,
+    ) -> Result<(), rl_cuda::Error> {
         let (Self { kernels, cells }, n) = (self, columns.n_columns());
         let horizon = columns.of.horizon;
         for DeviceCell { buffers, hidden, .. } in cells {
@@ -177,11 +189,11 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Writes partial gradients of all gates' layers, from the inputs (n, F) of the samples.
+    /// Writes partial gradients of all gates' layers, from the inputs `x` (n, F).
     pub(crate) fn gradient(
         &self,
         Queue { stream, kernels }: Queue<'_>,
-        columns: Columns<'_>,
+        columns: DeviceColumns<'_>,
         x: &View<'_, f32>,
         partial: &mut ViewMut<'_, f32>,
     ) -> Result<(), rl_cuda::Error> {
@@ -199,20 +211,21 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Writes the gradient `dx` (n, F) of the inputs, of which `derive` made `x`.
+    /// Writes the gradient `dx` (n, F) of the inputs `x`, which `activation` made.
     pub(crate) fn input_gradient(
         &self,
         Queue { stream, kernels }: Queue<'_>,
         params: &View<'_, f32>,
-        columns: Columns<'_>,
-        derive: (Activation, &View<'_, f32>),
+        columns: DeviceColumns<'_>,
+        activation: Activation,
+        x: &View<'_, f32>,
         dx: &ViewMut<'_, f32>,
     ) -> Result<(), rl_cuda::Error> {
         let (n, [_, held]) = (columns.samples().len(), columns.first);
         let all = self.cells.iter().flat_map(|cell| cell.inputs.iter().enumerate().map(move |(gate, layer)| (cell, gate, layer)));
         let n_layers = all.clone().count();
         for (i, (cell, gate, layer)) in all.enumerate() {
-            let derive = (i + 1 == n_layers).then_some(derive);
+            let derive = (i + 1 == n_layers).then_some((activation, x));
             let dz = cell.buffers.gate(gate, held, n);
             kernels.input_gradient(stream, layer.with(params), &dz, derive, i > 0, dx)?;
         }
@@ -229,7 +242,7 @@ impl DeviceMemory {
         self.kernels.forget(queue.stream, ended, states)
     }
 
-    /// Writes the rows of all steps of some columns, in the order of the samples of `slices`.
+    /// Writes the rows of all steps of some columns, in the order of `slices`.
     pub(crate) fn rows(
         &self,
         queue: Queue<'_>,
@@ -250,88 +263,5 @@ impl DeviceCell {
             kernels.forward(stream, layer.with(params), &h, &sums)?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::descent::tests::{Algorithm, compare_stale};
-    use crate::fixture::{Choices, has_fma};
-    use crate::{A2cConfig, Collector, NetConfig, PpoConfig, Schedule};
-    use rl_envs::{Pool, cartpole::CartPole, pendulum::Pendulum, repeat_first::RepeatFirst, snake::Snake};
-
-    fn net(memory: MemoryKind, memory_size: usize, hidden: &[usize], shared_trunk: bool) -> NetConfig {
-        NetConfig { memory, memory_size, hidden: hidden.into(), shared_trunk, ..NetConfig::default() }
-    }
-
-    fn compare(device: &Device) {
-        let pool = || Pool::new(1).unwrap();
-        let cartpole = |n: usize| move || Collector::new(n, &CartPole::default(), &pool(), 1).unwrap();
-        let pendulum = || Collector::new(9, &Pendulum::default(), &pool(), 1).unwrap();
-        let choices = || Collector::new(9, &Choices::default(), &pool(), 1).unwrap();
-        let snake = || Collector::new(5, &Snake::default(), &pool(), 1).unwrap();
-        let rate = Schedule::Constant(0.01);
-        let a2c = |n_steps| A2cConfig { n_steps, learning_rate: rate, ent_coef: 0.1, ..A2cConfig::default() };
-        let ppo = |n_steps, batch_size| PpoConfig {
-            n_steps,
-            batch_size,
-            n_epochs: 2,
-            learning_rate: rate,
-            ent_coef: 0.1,
-            ..PpoConfig::default()
-        };
-        let (gru, lstm) = (net(MemoryKind::Gru, 5, &[7], false), net(MemoryKind::Lstm, 6, &[], false));
-        // A slice of a whole block and another one; two slices; a rollout of an older policy.
-        for net in [&gru, &net(MemoryKind::Lstm, 9, &[5, 4], true)] {
-            compare_stale(device, cartpole(40), net, &Algorithm::A2c(&a2c(3)), (2, 0));
-        }
-        compare_stale(device, cartpole(40), &lstm, &Algorithm::A2c(&a2c(5)), (2, 0));
-        compare_stale(device, cartpole(9), &lstm, &Algorithm::Ppo(&ppo(12, 36)), (3, 1));
-        let of_horizon = NetConfig { memory_horizon: 5, normalize_obs: true, ..gru.clone() };
-        compare_stale(device, pendulum, &of_horizon, &Algorithm::Ppo(&PpoConfig { target_kl: 0.03, ..ppo(12, 108) }), (3, 0));
-        compare_stale(device, pendulum, &lstm, &Algorithm::A2c(&a2c(7)), (3, 1));
-        compare_stale(device, choices, &gru, &Algorithm::Ppo(&ppo(10, 30)), (3, 1));
-        let cards = || Collector::new(9, &RepeatFirst::default(), &pool(), 1).unwrap();
-        compare_stale(device, cards, &lstm, &Algorithm::Ppo(&ppo(8, 24)), (2, 0));
-        let conv = NetConfig { conv: vec![[16, 3, 3]], ..net(MemoryKind::Gru, 7, &[6], false) };
-        compare_stale(device, snake, &conv, &Algorithm::A2c(&a2c(5)), (2, 0));
-        if device.is_stand_in() {
-            return; // slow
-        }
-        for net in [&gru, &lstm, &net(MemoryKind::Lstm, 70, &[16], true)] {
-            compare_stale(device, cartpole(150), net, &Algorithm::A2c(&a2c(2)), (3, 0));
-            compare_stale(device, cartpole(80), net, &Algorithm::Ppo(&ppo(16, 640)), (4, 2));
-        }
-    }
-
-    #[test]
-    fn updates_through_time_leave_the_cpus_bits() {
-        if !has_fma() {
-            return;
-        }
-        Device::for_tests().iter().for_each(compare);
-        let mistakes = [
-            ["forgets ? 0.0f : h;", "h;"],
-            ["forgets ? 0.0f : c;", "c;"],
-            ["sequences.begins(step + 1, column)", "sequences.begins(step, column)"],
-            ["cell.dh[at] + (is_last ? 0.0f : cell.dh_now[i])", "cell.dh[at] + cell.dh_now[i]"],
-            ["is_last ? 0.0f : cell.dc_now[i]", "cell.dc_now[i]"],
-            ["|| begins(next, column)", "|| begins(step, column)"],
-            ["next % horizon == 0", "step % horizon == 0"],
-            ["cell.dh_now[i] = 0.0f;", ""],
-            ["cell.inner[at] = sums[2];", ""],
-            ["gate == 2 && !cell.is_lstm ? gates[gate] : sums[gate]", "sums[gate]"],
-            ["step * least(width, end - begin)", "step * width"],
-            ["(column - first) / width * width", "0"],
-            ["sequences.rows == 0 ? column : least(sequences.rows[sequences.sample(0, column)], sequences.n_envs - 1)", "column"],
-            ["(u64)row * len + offset", "(u64)row * len"],
-            ["from[cell.size + j]", "from[j]"],
-            ["fmaf(a[1], before - a[2], a[2])", "a[1] * (before - a[2]) + a[2]"],
-            ["x * 0.5f), 0.5f, 0.5f)", "x), 0.5f, 0.5f)"],
-            ["cell.c_before[at] = c_before;", ""],
-        ];
-        let unnoticed = Device::unnoticed("memory.cu", &mistakes, compare);
-        assert!(unnoticed.is_empty(), "{unnoticed:?}");
     }
 }

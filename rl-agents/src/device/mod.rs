@@ -9,3 +9,13 @@ pub(crate) mod normalize;
 pub(crate) mod share;
 pub(crate) mod staged;
 pub(crate) mod times;
+
+use rl_cuda::Stream;
+use rl_cuda::learner::LearnerKernels;
+
+/// Stream on which kernels are enqueued, and the kernels.
+#[derive(Clone, Copy)]
+pub(crate) struct Queue<'a> {
+    pub(crate) stream: &'a Stream,
+    pub(crate) kernels: &'a LearnerKernels,
+}

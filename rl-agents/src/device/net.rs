@@ -8,22 +8,16 @@
 use std::ops::Range;
 
 use rl_cuda::learner::{
-    self, ConvLayer, ConvShape, DenseLayer, DenseParams, LearnerKernels, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers,
-    NarrowSamples, SequenceColumns,
+    self, ConvLayer, ConvShape, DenseLayer, DenseParams, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples,
+    SequenceColumns,
 };
-use rl_cuda::{Buffer, Device, Stream, View, ViewMut};
+use rl_cuda::{Buffer, Device, View, ViewMut};
 
-use crate::device::memory::{Columns, DeviceMemory};
+use crate::device::Queue;
+use crate::device::memory::{DeviceColumns, DeviceMemory};
 use crate::kernel::dense::Dense;
 use crate::kernel::net::{Net, Place};
 use crate::{Activation, Error};
-
-/// Stream on which kernels are enqueued, and the kernels.
-#[derive(Clone, Copy)]
-pub(crate) struct Queue<'a> {
-    pub(crate) stream: &'a Stream,
-    pub(crate) kernels: &'a LearnerKernels,
-}
 
 /// A layer, with its place among the parameters and among the layers.
 #[derive(Clone, Debug)]
@@ -83,7 +77,7 @@ pub(crate) struct SlicedMinibatch<'a> {
     pub(crate) columns: Option<SequenceColumns<'a>>,
 }
 
-/// What a forward pass starts from, and what may be left out.
+/// States that a forward pass starts from, and parts that may be left out.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Needed<'a> {
     /// Chain that is left out. No other chain starts from it.
@@ -319,7 +313,7 @@ impl DeviceNet {
         for (part, slices) in minibatch.parts(own) {
             let first = minibatch.samples(part).start;
             let first = [first, first - samples.start];
-            memory.forth(queue, params, Columns { of, slices: &slices, first })?;
+            memory.forth(queue, params, DeviceColumns { of, slices: &slices, first })?;
         }
         self.dense(queue, params, samples, None, Needed::default())
     }
@@ -461,7 +455,7 @@ impl DeviceNet {
         let held = samples.start - self.holds.start;
         let of = |len: usize| held * len..(held + samples.len()) * len;
         let of_all = |len: usize| samples.start * len..samples.end * len;
-        let columns = columns.map(|of| Columns { of, slices, first: [samples.start, held] });
+        let columns = columns.map(|of| DeviceColumns { of, slices, first: [samples.start, held] });
         let Self {
             convs,
             memory,
@@ -523,7 +517,7 @@ impl DeviceNet {
             let x = inputs_of_dense.view().slice(n_in.clone());
             memory.gradient(queue, columns, &x, partial)?;
             if let Some((activation, dx)) = &mut features {
-                memory.input_gradient(queue, params, columns, (*activation, &x), &dx.view_mut().into_slice(n_in))?;
+                memory.input_gradient(queue, params, columns, *activation, &x, &dx.view_mut().into_slice(n_in))?;
             }
         }
         for l in (0..convs.len()).rev() {

@@ -12,7 +12,8 @@ use rl_cuda::{Device, Stream, View, ViewMut};
 use rl_envs::{Dtype, Obs, pool, visit};
 
 use crate::Error;
-use crate::device::net::{DeviceNet, Needed, Queue};
+use crate::device::Queue;
+use crate::device::net::{DeviceNet, Needed};
 use crate::device::staged::Staged;
 use crate::kernel::slices::{MAX_SLICES, MIN_SLICE};
 use crate::network::normalize::{Moments, Normalizer};

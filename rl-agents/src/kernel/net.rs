@@ -28,9 +28,9 @@ pub(crate) struct Chain {
     pub(crate) layers: Range<usize>,
     /// Index of the chain that this chain starts from; `None` for the inputs.
     pub(crate) from: Option<usize>,
-    /// Index of the cell of memory whose outputs are its inputs, where it starts from them.
+    /// Index of the cell whose outputs it starts from, if there is memory.
     pub(crate) cell: usize,
-    /// Offset of its inputs in the matrix of a tile, likewise.
+    /// Offset of its inputs in the matrix of a tile, where it starts from them.
     pub(crate) first: usize,
     /// True if the activation follows the last layer too, as in a trunk.
     pub(crate) activated: bool,

@@ -11,7 +11,9 @@ use rl_policy::{Action, Choice, Obs, Policy, stack};
 
 /// Steps of an episode, after which state and frames begin again.
 pub(crate) const EPISODE: usize = 7;
-/// Multiply-adds of a program, weighted by their cost, unless `RL_EXPORT_COST` is set.
+/// Multiply-adds of a program, weighted by their cost.
+///
+/// `RL_EXPORT_COST` replaces it.
 const MAX_COST: usize = 12_000_000_000;
 /// Stream of the random actions: environment i draws with index i + 5.
 const SAMPLE: Choice = Choice::Sample { seed: 1 << 40 | 9, env: 5, step: 1 << 33 | 6 };

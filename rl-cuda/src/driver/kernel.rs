@@ -163,10 +163,10 @@ mod tests {
     use super::*;
     use crate::elementary::{self, Function};
     use crate::learner::{
-        ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, DenseParams, Episodes, EpochOrder, HeadSizes,
-        JudgedSamples, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, NarrowLayer, NarrowNet,
-        NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, TD_TERMS,
-        TdColumns, Terms,
+        ActionDistribution, Activation, CellBuffers, CellKind, CellState, ConvLayer, ConvShape, DenseLayer, DenseParams,
+        Episodes, EpochOrder, HeadSizes, JudgedSamples, LearnerKernels, LearnerState, LossColumns, LossHeads, MemoryKernels,
+        MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels,
+        OneHotInputs, PARTS, QLearningKernels, SequenceColumns, TD_TERMS, TdColumns, Terms,
     };
     use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
@@ -313,7 +313,26 @@ mod tests {
         kernels.returns(stream, &number, &number, &params)?;
         kernels.explained_variance(stream, [&number, &number], &scratch.view_mut(), &mut state)?;
         launch_off_policy(device, stream, &number)?;
+        launch_memory(device, stream)?;
         launch_q_learning(device, stream, &number, &mut state)
+    }
+
+    /// Launches every kernel of memory once.
+    fn launch_memory(device: &Device, stream: &Stream) -> Result<(), Error> {
+        let kernels = MemoryKernels::new(device)?;
+        let (words, flags, mut states) =
+            (Buffer::<u32>::zeros(device, 1)?, Buffer::<u8>::zeros(device, 1)?, Buffer::<f32>::zeros(device, 2)?);
+        let (slices, part) = (MinibatchSlices::of_columns(1, 1, 1, 1, 1, 1), CellState { offset: 0, len: 2 });
+        let mut cell = CellBuffers::new(device, CellKind::Lstm, 1, 1, true)?;
+        let mut rows = Buffer::zeros(device, 1)?;
+        kernels.rows(stream, &words.view(), &slices, 1, &rows.view_mut())?;
+        kernels.take(stream, &states.view(), part, 1, &mut cell)?;
+        kernels.step(stream, 1, &mut cell)?;
+        kernels.put(stream, &cell, part, 1, &states.view_mut())?;
+        kernels.forget(stream, [&flags.view(), &flags.view()], &states.view_mut())?;
+        let (rows, ends) = (rows.view(), [flags.view(), flags.view()]);
+        let columns = SequenceColumns { rows, ends, first_states: states.view(), n_envs: 1, horizon: 0 };
+        kernels.step_back(stream, &columns, &slices, [0, 0], 0, &mut cell)
     }
 
     /// Launches the kernels of a dense layer of some samples, inputs and outputs.

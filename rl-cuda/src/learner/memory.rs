@@ -46,9 +46,9 @@ pub struct CellBuffers {
 }
 
 impl CellBuffers {
-    /// Allocates a cell of `size` outputs for `n_samples` samples, of which each may be a step of its own.
+    /// Allocates a cell of `size` outputs for `n_samples` samples.
     ///
-    /// A cell that learns has memory for gradients, too.
+    /// Each of them may be a step of its own. A cell that learns has memory for gradients, too.
     ///
     /// # Errors
     /// Errors of the device.
@@ -91,13 +91,15 @@ impl CellBuffers {
         self.kind.n_vectors() * self.size
     }
 
-    /// Returns `n` samples of a gate from sample `first` on, (n, size): its sum of inputs for writing, later the sum's gradient.
+    /// Returns `n` samples of a gate from sample `first` on, (n, size).
+    ///
+    /// Its sum of inputs for writing, later the gradient of that.
     pub fn gate_mut(&mut self, gate: usize, first: usize, n: usize) -> ViewMut<'_, f32> {
         let at = (gate * self.n_samples + first) * self.size;
         self.gates.view_mut().into_slice(at..at + n * self.size)
     }
 
-    /// Returns the gradient of a gate's sum of the inputs, as [`CellBuffers::gate_mut`].
+    /// Returns the gradient of a gate's sum of the inputs, (n, size).
     #[must_use]
     pub fn gate(&self, gate: usize, first: usize, n: usize) -> View<'_, f32> {
         let at = (gate * self.n_samples + first) * self.size;
@@ -125,19 +127,23 @@ impl CellBuffers {
         self.h.view().slice(first * self.size..(first + n) * self.size)
     }
 
-    /// Returns outputs of some samples, and their gradients for writing, (n, size) each.
+    /// Returns outputs of some samples, and their gradients, (n, size) each.
     pub fn outputs_and_gradients(&mut self, first: usize, n: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
         let range = first * self.size..(first + n) * self.size;
         (self.h.view().slice(range.clone()), self.dh.view_mut().into_slice(range))
     }
 
-    /// Returns the states h before the next step of `n` columns, and the place of a gate's sums of them, (n, size) each.
+    /// Returns the states h before the next step, and a gate's sums of them.
+    ///
+    /// Those of `n` columns, (n, size) each; the sums for writing.
     pub fn step_operands(&mut self, gate: usize, n: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
         let (at, len) = (gate * self.n_samples * self.size, n * self.size);
         (self.now[0].view().slice(0..len), self.sums.view_mut().into_slice(at..at + len))
     }
 
-    /// Returns the gradient of a gate's sum of h in the latest step back, and of the state before it for writing, (n, size) each.
+    /// Returns the gradients of a gate's sum of h in the latest step back, and of h.
+    ///
+    /// Those of `n` columns, (n, size) each; that of h, which is the state before the step, for writing.
     pub fn step_back_operands(&mut self, gate: usize, n: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
         let (at, len) = (gate * self.n_samples * self.size, n * self.size);
         (self.sums.view().slice(at..at + len), self.d_now[0].view_mut().into_slice(0..len))
@@ -147,7 +153,7 @@ impl CellBuffers {
     fn words(&self, first: usize) -> [u32; 28] {
         let Self { gates, sums, inner, before, h, now, dh, d_now, .. } = self;
         let from = |buffer: &Buffer<f32>| {
-            let at = if buffer.len() > 0 { first * self.size } else { 0 };
+            let at = if buffer.is_empty() { 0 } else { first * self.size };
             buffer.view().address() + 4 * at as u64
         };
         let whole = |buffer: &Buffer<f32>| buffer.view().address();
@@ -250,7 +256,7 @@ impl MemoryKernels {
         })
     }
 
-    /// Writes the rows of all steps of some columns, in the order of the samples of `slices`.
+    /// Writes the rows of all steps of some columns, in the order of `slices`.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -288,7 +294,9 @@ impl MemoryKernels {
         self.take_from(stream, states, one_step(n), part, n, cell)
     }
 
-    /// Takes the states before the first step of the columns of `slices`, of which the first sample is `first`.
+    /// Takes the states before the first step of the columns of `slices`.
+    ///
+    /// Their first sample is `first` of the rows.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -374,7 +382,9 @@ impl MemoryKernels {
         self.launch_step(&self.step, stream, cell, one_step(n), n, [0, 0])
     }
 
-    /// Takes step `step` of the columns of `slices`, whose first sample is `first` of the rows and `held` of the cell.
+    /// Takes step `step` of the columns of `slices`.
+    ///
+    /// Their first sample is `first` of the rows and `held` of the cell.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].

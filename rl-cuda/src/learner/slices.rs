@@ -48,9 +48,9 @@ impl MinibatchSlices {
         .with_rows(max_numbers)
     }
 
-    /// Cuts `n_columns` columns of `n_steps` samples into `count` slices of whole columns.
+    /// Cuts `n_columns` columns of `n_steps` samples into `count` slices of them.
     ///
-    /// The tiles are those of each block of `block` columns. `len` and `max_numbers` are those of [`MinibatchSlices::new`].
+    /// The tiles are those of each block of `block` columns. Otherwise as [`MinibatchSlices::new`].
     ///
     /// # Panics
     /// If `count` is not a power of two up to 16.
@@ -63,7 +63,7 @@ impl MinibatchSlices {
         Self { n, count, column: n_steps, block, len, groups: 1, tiles_of_group }.with_rows(max_numbers)
     }
 
-    /// Gives each tile a row of partial gradients, if they have at most `max_numbers` numbers.
+    /// Gives each tile a row, if all of them have at most `max_numbers` numbers.
     fn with_rows(self, max_numbers: usize) -> Self {
         let Self { count, len, tiles_of_group: tiles, .. } = self;
         assert!(count.is_power_of_two() && count <= MAX_SLICES, "{count} slices");

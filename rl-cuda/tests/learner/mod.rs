@@ -1,5 +1,7 @@
 //! Every kernel of the learner, on inputs that reach each of its branches.
 
+pub(crate) mod memory;
+
 use std::hash::Hash;
 
 use rl_cuda::learner::{
@@ -43,11 +45,18 @@ fn layers(device: &Device, bits: &mut Bits<'_>, sizes: &[(usize, usize, usize)],
             bits.floats(&y.view());
         }
         let layer = DenseLayer { n_in, n_out, activation: Activation::None };
-        for max_numbers in [0, usize::MAX] {
+        let in_columns = |max_numbers| MinibatchSlices::of_columns(m / 5, 5, 7, 1 << (i % 2), params.len(), max_numbers);
+        for (max_numbers, has_columns) in [(0, false), (usize::MAX, false), (0, true), (usize::MAX, true)] {
             let slices = MinibatchSlices::new(m, 1 << (i % 5), params.len(), max_numbers);
+            let slices = match has_columns {
+                true if i % 2 == 0 || m < 10 => continue,
+                true => in_columns(max_numbers),
+                false => slices,
+            };
+            let n = slices.samples(0..slices.count()).len();
             let mut partial = Buffer::zeros(device, slices.rows() * params.len()).unwrap();
             let mut gradient = Buffer::zeros(device, params.len()).unwrap();
-            let (x, dz) = (x.view(), dz.view());
+            let (x, dz) = (x.view().slice(0..n * n_in), dz.view().slice(0..n * n_out));
             kernels.gradient(&stream, layer, &slices, &x, &dz, &partial.view_mut()).unwrap();
             kernels.sum_gradients(&stream, &slices, &partial.view(), &gradient.view_mut()).unwrap();
             stream.synchronize().unwrap();

@@ -1,5 +1,6 @@
 //! The learner's kernels on numbers and counters that learning does not reach.
 
+mod cells;
 mod layers;
 mod losses;
 mod replays;

@@ -15,7 +15,9 @@ use crate::bench::study::programs::Study;
 const ROUNDS: usize = 5;
 /// Episodes of an evaluation, and of playing in Gymnasium.
 const EPISODES: usize = 100;
-/// Observations of each preset, and weighted multiply-adds of a target's program: a slow one sees fewer.
+/// Observations of each preset, and weighted multiply-adds of a target's program.
+///
+/// A slow target sees fewer observations.
 const OBSERVATIONS: [&str; 2] = ["1000000", "1000000000000"];
 
 /// A run to export.
