@@ -1333,7 +1333,7 @@ mod tests {
             ["cell.inner[at] = sums[2];", ""],
             ["gate == 2 && !cell.is_lstm ? gates[gate] : sums[gate]", "sums[gate]"],
             ["step * least(width, end - begin)", "step * width"],
-            ["(column - first) / width * width", "0"],
+            ["(column - first(slice)) / width * width", "0"],
             ["sequences.rows == 0 ? column : least(sequences.rows[sequences.sample(0, column)], sequences.n_envs - 1)", "column"],
             ["(u64)row * len + offset", "(u64)row * len"],
             ["from[cell.size + j]", "from[j]"],

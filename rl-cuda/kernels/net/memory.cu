@@ -1,7 +1,7 @@
 // GRU and LSTM cells, a step at a time: the twin of rl-agents/src/kernel/encoder/memory.rs. Their products are dense layers.
 //
 // A step takes one row of each of several columns, of which a thread has one number. Matrices of a step are (columns, size), those of all
-// samples (samples, size).
+// samples (samples, size). Their numbers are counted in 32 bits.
 
 #include "activation.cuh"
 #include "learner.cuh"
@@ -39,11 +39,15 @@ struct Sequences {
         return cut.n / cut.unit;
     }
 
+    // First column of a slice.
+    __device__ u32 first(u32 slice) const {
+        return slice * n_columns() / cut.slices;
+    }
+
     // Sample of a column at a step: blocks of columns in the order of time, the columns of a step side by side.
     __device__ u32 sample(u32 step, u32 column) const {
-        u32 slice = (u32)((((u64)column + 1) * cut.slices - 1) / n_columns()), width = cut.block / cut.unit;
-        u32 first = cut.first(slice) / cut.unit, end = cut.first(slice + 1) / cut.unit;
-        u32 begin = first + (column - first) / width * width;
+        u32 slice = ((column + 1) * cut.slices - 1) / n_columns(), width = cut.block / cut.unit;
+        u32 end = first(slice + 1), begin = first(slice) + (column - first(slice)) / width * width;
         return begin * cut.unit + step * least(width, end - begin) + (column - begin);
     }
 
@@ -78,9 +82,9 @@ __device__ inline f32 sigmoid(f32 x) {
 
 // Rows of the samples in the rollout, whose columns are given. One thread per sample.
 extern "C" __global__ void memory_rows(const u32* columns, u32* rows, Sequences sequences) {
-    u64 i = thread_number();
+    u32 i = (u32)thread_number();
     if (i >= sequences.cut.n) return;
-    u32 column = (u32)(i % sequences.n_columns()), step = (u32)(i / sequences.n_columns());
+    u32 column = i % sequences.n_columns(), step = i / sequences.n_columns();
     rows[sequences.sample(step, column)] = step * sequences.n_envs + columns[column];
 }
 HOST_KERNEL(memory_rows)
@@ -88,9 +92,9 @@ HOST_KERNEL(memory_rows)
 // Takes the states of a cell, `offset` numbers from the start of the columns' states, of `len` numbers each. With rows, they are those of the
 // environments of the columns. One thread per number.
 extern "C" __global__ void memory_take(const f32* states, Cell cell, Sequences sequences, u32 offset, u32 len) {
-    u64 i = thread_number();
-    if (i >= (u64)sequences.n_columns() * cell.size) return;
-    u32 column = (u32)(i / cell.size), j = (u32)(i % cell.size);
+    u32 i = (u32)thread_number();
+    if (i >= sequences.n_columns() * cell.size) return;
+    u32 column = i / cell.size, j = i % cell.size;
     u32 row = sequences.rows == 0 ? column : least(sequences.rows[sequences.sample(0, column)], sequences.n_envs - 1);
     const f32* from = states + (u64)row * len + offset;
     cell.h_now[i] = from[j];
@@ -102,9 +106,9 @@ HOST_KERNEL(memory_take)
 
 // Puts the states of a cell back.
 extern "C" __global__ void memory_put(f32* states, Cell cell, u32 n_columns, u32 offset, u32 len) {
-    u64 i = thread_number();
-    if (i >= (u64)n_columns * cell.size) return;
-    u32 column = (u32)(i / cell.size), j = (u32)(i % cell.size);
+    u32 i = (u32)thread_number();
+    if (i >= n_columns * cell.size) return;
+    u32 column = i / cell.size, j = i % cell.size;
     f32* to = states + (u64)column * len + offset;
     to[j] = cell.h_now[i];
     if (cell.is_lstm) {
@@ -115,17 +119,17 @@ HOST_KERNEL(memory_put)
 
 // Forgets the states (n, len) of environments whose episodes ended. One thread per number.
 extern "C" __global__ void memory_forget(f32* states, const u8* terminated, const u8* truncated, u32 n, u32 len) {
-    u64 i = thread_number();
-    if (i >= (u64)n * len || (terminated[i / len] | truncated[i / len]) == 0) return;
+    u32 i = (u32)thread_number();
+    if (i >= n * len || (terminated[i / len] | truncated[i / len]) == 0) return;
     states[i] = 0.0f;
 }
 HOST_KERNEL(memory_forget)
 
 // Takes a step. The states after it are zeros where another episode begins. One thread per number.
 extern "C" __global__ void memory_step(Cell cell, Sequences sequences, u32 step) {
-    u64 i = thread_number();
-    if (i >= (u64)sequences.n_columns() * cell.size) return;
-    u32 column = (u32)(i / cell.size);
+    u32 i = (u32)thread_number();
+    if (i >= sequences.n_columns() * cell.size) return;
+    u32 column = i / cell.size;
     u64 at = (u64)sequences.sample(step, column) * cell.size + i % cell.size;
     f32 before = cell.h_now[i], h, c = 0.0f, a[GATES], u[GATES];
     cell.h_before[at] = before;
@@ -164,9 +168,9 @@ HOST_KERNEL(memory_step)
 // Takes a step back: from the gradients of outputs and later state to those of sums, and of what passes to the earlier state directly. One
 // thread per number.
 extern "C" __global__ void memory_step_back(Cell cell, Sequences sequences, u32 step) {
-    u64 i = thread_number();
-    if (i >= (u64)sequences.n_columns() * cell.size) return;
-    u32 column = (u32)(i / cell.size);
+    u32 i = (u32)thread_number();
+    if (i >= sequences.n_columns() * cell.size) return;
+    u32 column = i / cell.size;
     u64 at = (u64)sequences.sample(step, column) * cell.size + i % cell.size;
     bool is_last = sequences.is_last(step, column);
     f32 dh = cell.dh[at] + (is_last ? 0.0f : cell.dh_now[i]), gates[GATES], sums[GATES];

@@ -51,9 +51,10 @@ impl CellBuffers {
     /// Each of them may be a step of its own. A cell that learns has memory for gradients, too.
     ///
     /// # Errors
-    /// Errors of the device.
+    /// [`Error::Length`] if a matrix has more than 2^28 numbers; errors of the device.
     pub fn new(device: &Device, kind: CellKind, size: usize, n_samples: usize, learns: bool) -> Result<Self, Error> {
         let n = n_samples * size;
+        length("numbers of a cell", n, n.min(1 << 28))?;
         let matrix = |needed: bool| Buffer::zeros(device, if needed { n } else { 0 });
         let is_lstm = kind == CellKind::Lstm;
         Ok(Self {
@@ -365,7 +366,7 @@ impl MemoryKernels {
         let n = terminated.len();
         let len = states.len() / n.max(1);
         length("truncated", n, truncated.len())?;
-        length("states", n * len, states.len())?;
+        length("states", n * len, states.len().min(1 << 31))?;
         let args = Args::new().push_long(states.address()).push_long(terminated.address()).push_long(truncated.address());
         // SAFETY: the parameters are those of `memory_forget`; lengths were checked above.
         unsafe { self.forget.launch(stream, states.len() as u64, BLOCK, args.push(&[n as u32]).push(&[len as u32])) }

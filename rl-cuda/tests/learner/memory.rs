@@ -15,6 +15,7 @@ pub(crate) fn memory(device: &Device, bits: &mut Bits<'_>) {
         (CellKind::Lstm, 3, 13, 5, 32, 4, 2),
         (CellKind::Gru, 1, 1, 1, 32, 1, 1),
         (CellKind::Lstm, 33, 7, 3, 3, 1, 0),
+        (CellKind::Gru, 2, 45, 4, 32, 2, 3),
     ] {
         let slices = MinibatchSlices::of_columns(n_columns, t, block, count, 1, 1);
         let (n, n_envs, held) = (n_columns * t, n_columns + 2, 3);

@@ -32,7 +32,8 @@ const TASKS: [Task; 3] = [
     Task {
         title: "CartPole without velocities",
         args: "cartpole --envs 32 --set env.hide=velocities --set normalize_obs=true --set hidden=[64] --set ppo.n_steps=128 --set \
-               ppo.batch_size=1024 --set ppo.n_epochs=4 --set ppo.gamma=0.99 --set ppo.gae_lambda=0.95 --set ppo.learning_rate=lin_0.001",
+               ppo.batch_size=1024 --set ppo.n_epochs=4 --set ppo.gamma=0.99 --set ppo.gae_lambda=0.95 --set ppo.learning_rate=lin_0.001 \
+               --set ppo.ent_coef=0.003",
         steps: 3e6,
         returns: [0.0, 500.0],
         full: None,
