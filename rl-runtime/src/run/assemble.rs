@@ -176,7 +176,8 @@ fn build_agent(config: &Config, build: &Build<'_>) -> Result<Built, Error> {
     let mut built = config.algo.settings().agent(build)?;
     if build.device.is_some() && config.mode() != Mode::Sync {
         // The device has memory for rollouts on their way, which the pipeline allocates later.
-        let (shape, memory) = (build.rollout(config.n_steps()), rollout_memory(&mut *built.0, config.mode()));
+        let shape = build.rollout(config.n_steps()).with_state_len(built.0.policy().state_len());
+        let memory = rollout_memory(&mut *built.0, config.mode());
         let rollouts = (0..config.mode().n_ahead()).map(|_| Rollout::new_in(shape, &memory));
         rollouts.collect::<Result<Vec<_>, _>>().map_err(rl_agents::Error::from)?;
     }
