@@ -61,6 +61,8 @@ const MUTATIONS: &[[&str; 4]] = &[
     ["cartpole", "vec_env.cuh", "world.observe((typename World::Obs*)out.final_obs + at * d);", ""],
     ["snake", "vec_env.cuh", "world.mask(out.final_masks, at);", ""],
     ["snake", "snake.cu", "leaves(r * params.columns + c) <= clock + 1", "leaves(r * params.columns + c) <= clock"],
+    ["repeat_first", "repeat_first.cu", "rank < left[suit]", "rank <= left[suit]"],
+    ["repeat_first", "repeat_first.cu", "first = card;", "first = 0;"],
     // Reordered operations, which round differently.
     ["pendulum", "pendulum.cu", "3.0f * gravity / (2.0f * length)", "1.5f * gravity / length * 1.0000001f"],
     ["cartpole", "cartpole.cu", "s.theta_dot * s.theta_dot) * sin", "s.theta_dot * sin) * s.theta_dot"],
@@ -72,6 +74,7 @@ const BOUNDS: &[[&str; 3]] = &[
     ["mountain_car", "return action < 3;", "return action <= 3;"],
     ["acrobot", "return action < 3;", "return action <= 3;"],
     ["snake", "return action < 4;", "return action <= 4;"],
+    ["repeat_first", "return action < SUITS;", "return action <= SUITS;"],
     ["breakout", "N_ACTIONS = 3", "N_ACTIONS = 4"],
     ["asterix", "N_ACTIONS = 5", "N_ACTIONS = 6"],
     ["freeway", "N_ACTIONS = 3", "N_ACTIONS = 4"],

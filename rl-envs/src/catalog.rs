@@ -39,7 +39,8 @@ pub static ENVS: &[Entry] = &[
     Entry::of::<seaquest::Seaquest>("seaquest", "dive, shoot, save divers, and come up for air (MinAtar's Seaquest)").twinned(),
     Entry::of::<space_invaders::SpaceInvaders>("space_invaders", "shoot aliens that come down (MinAtar's Space Invaders)")
         .twinned(),
-    Entry::of::<repeat_first::RepeatFirst>("repeat_first", "remember the first of 104 cards (POPGym's RepeatFirst, 2 decks)"),
+    Entry::of::<repeat_first::RepeatFirst>("repeat_first", "remember the first of 104 cards (POPGym's RepeatFirst, 2 decks)")
+        .twinned(),
 ];
 
 /// One environment of the catalog.

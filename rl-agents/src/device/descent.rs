@@ -1118,9 +1118,9 @@ mod tests {
         }
         let pool = Pool::new(1).unwrap();
         let memory = NetConfig { memory: MemoryKind::Gru, memory_size: 4, ..net(&[8], false) };
-        let both = [(net(&[8, 5], false), 11), (memory, 33)];
+        let both = [(net(&[8, 5], false), 11), (memory, 99)];
         for (device, (net, batch_size)) in Device::for_tests().iter().flat_map(|device| both.iter().map(move |of| (device, of))) {
-            let config = PpoConfig { batch_size: *batch_size, ..small() };
+            let config = PpoConfig { batch_size: *batch_size, n_epochs: 4, ..small() };
             let mut collector = cartpole(3)();
             let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), net, 3).unwrap();
             collector.remember(policy.network().state_len());

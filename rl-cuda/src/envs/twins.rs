@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use rl_envs::lanes::{Dynamics, Lane};
 use rl_envs::{
     Canvas, Env, Error, SavedEnvs, Spaces, acrobot, asterix, breakout, cartpole, codec, freeway, mountain_car,
-    mountain_car_continuous, pendulum, seaquest, snake, space_invaders,
+    mountain_car_continuous, pendulum, repeat_first, seaquest, snake, space_invaders,
 };
 
 /// Saves the states of a range of environments.
@@ -81,6 +81,7 @@ pub(crate) const TWINS: &[Twin] = &[
     Twin::of::<mountain_car_continuous::MountainCarContinuous>("mountain_car_continuous"),
     Twin::of::<acrobot::Acrobot>("acrobot"),
     Twin::of::<pendulum::Pendulum>("pendulum"),
+    Twin::of::<repeat_first::RepeatFirst>("repeat_first"),
     Twin::of::<snake::Snake>("snake"),
     Twin::of::<breakout::Breakout>("breakout"),
     Twin::of::<asterix::Asterix>("asterix"),
@@ -250,6 +251,25 @@ impl<P: Dynamics<W, D> + Constants, const W: usize, const D: usize> Twinned for 
 
     fn take(columns: &Columns<'_>) -> P::State {
         P::unpack(std::array::from_fn(|column| columns.word(column)))
+    }
+}
+
+impl Twinned for repeat_first::RepeatFirst {
+    const COLUMNS: StateColumns = StateColumns { words: 6, halves: 0 };
+
+    fn params() -> Vec<u32> {
+        vec![repeat_first::Params::default().cards_per_suit.into()]
+    }
+
+    fn put(&self, columns: &mut ColumnsMut<'_>) {
+        let Some(repeat_first::State { first, card, left }) = self.state() else { return };
+        let words = [first.into(), card.into()].into_iter().chain(left.map(u32::from));
+        words.enumerate().for_each(|(column, word)| columns.set_word(column, word));
+    }
+
+    fn take(columns: &Columns<'_>) -> repeat_first::State {
+        let [first, card] = [0, 1].map(|column| columns.word(column) as u8);
+        repeat_first::State { first, card, left: std::array::from_fn(|suit| columns.word(2 + suit) as u16) }
     }
 }
 
