@@ -15,7 +15,8 @@ fn with_64_environments() {
     let config = PpoConfig { n_steps: 32, batch_size: 512, n_epochs: 4, ..PpoConfig::default() };
     let policy = ActorCritic::new(&obs, &actions, &NetConfig::default(), 3).unwrap();
     let mut ppo = Ppo::new(policy, config, 64, 5).unwrap().on_device(&device, shape).unwrap();
-    let (mut envs, mut rollout) = (ppo.collector("cartpole", 1, None).unwrap(), Rollout::new(shape).unwrap());
+    let (mut envs, mut rollout) =
+        (ppo.collector(rl_envs::catalog::find("cartpole").unwrap(), 1, None).unwrap(), Rollout::new(shape).unwrap());
     envs.collect(ppo.policy().weights().version, &mut rollout).unwrap();
     ppo.update(&rollout, 1.0, &pool).unwrap();
 }

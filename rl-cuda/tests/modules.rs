@@ -17,7 +17,7 @@ use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, Vi
 use rl_envs::{Actions, Dtype, Obs, Purpose, Rng, Spaces, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 22] = [
+const OTHERS: [&str; 23] = [
     "clock",
     "conv",
     "dense",
@@ -25,6 +25,7 @@ const OTHERS: [&str; 22] = [
     "few",
     "gae",
     "gather",
+    "hide",
     "learner",
     "math",
     "memory",
@@ -191,6 +192,20 @@ fn near_the_top_wall(n: usize) -> Vec<u8> {
         elapsed: 3,
     };
     codec::encode(&(0u32, 7u64, 100u64, (0..n).map(state).collect::<Vec<_>>())).unwrap()
+}
+
+fn hide(device: &Device, bits: &mut Bits<'_>) {
+    let (n, k, stream) = (100, 30, device.stream().unwrap());
+    let mut envs = CudaVecEnv::new(device, "cartpole", n).unwrap().with_hidden(&[1, 3]).unwrap();
+    let Spaces { obs, actions } = catalog::find("cartpole").unwrap().spaces();
+    let mut steps = DeviceSteps::zeros(device, k, n, &obs, &actions).unwrap();
+    let rows = steps.rows(0..1);
+    envs.reset_on(&stream, 3, &rows.obs, None).unwrap();
+    stream.synchronize().unwrap();
+    bits.steps(&steps);
+    envs.step_on(&stream, k as u32, ActionSource::Random, &steps.rows(0..k)).unwrap();
+    stream.synchronize().unwrap();
+    bits.steps(&steps);
 }
 
 fn gae(device: &Device, bits: &mut Bits<'_>) {
@@ -379,6 +394,7 @@ fn run(device: &Device, module: &str) -> u64 {
         "few" => learner::few(device, &mut bits),
         "gae" => gae(device, &mut bits),
         "gather" => gather(device, &mut bits),
+        "hide" => hide(device, &mut bits),
         "learner" | "policy_gradient" | "surrogate" => learner::update(device, &mut bits),
         "math" => math(device, &mut bits),
         "memory" => learner::memory::memory(device, &mut bits),

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
+use crate::batch::hidden::HiddenVecEnv;
 use crate::batch::lanes::{Dynamics, Lane, LanesVecEnv};
 use crate::batch::wrappers::{Hidden, Wrappers};
 use crate::check::batch::check_batches;
@@ -162,10 +163,19 @@ impl Entry {
 
     /// Returns true if the CUDA kernels of this name step the same environment.
     ///
-    /// False with wrappers: the kernels have none.
+    /// False with wrappers: the kernels have none but that which hides elements.
     #[must_use]
     pub fn is_twinned(&self) -> bool {
-        self.twinned && self.wrappers == Wrappers::default()
+        self.twinned && Wrappers { hide: Hidden::Nothing, ..self.wrappers } == Wrappers::default()
+    }
+
+    /// Returns the elements of an observation that the wrappers hide.
+    #[must_use]
+    pub fn hidden(&self) -> Vec<usize> {
+        match self.wrappers.hide {
+            Hidden::Nothing => Vec::new(),
+            Hidden::Velocities => self.wrapped(Wrappers::default()).spaces().obs.velocities().to_vec(),
+        }
     }
 
     /// Returns the constructor of an environment that blocks, or `None` for any other.
@@ -259,7 +269,7 @@ impl Entry {
     #[must_use]
     pub fn bytes_per_env(&self) -> usize {
         match &self.kind {
-            Kind::Stepped(stepped) => (stepped.bytes)(&self.wrappers),
+            Kind::Stepped(stepped) => (stepped.bytes)(if self.wrappers.hide_alone() { &PLAIN } else { &self.wrappers }),
             Kind::Blocking { bytes, .. } => *bytes,
             Kind::Outside(batches) if self.wrappers.frame_stack > 1 => {
                 let frame = batches.spaces().obs;
@@ -277,7 +287,10 @@ impl Entry {
         check_count(n_envs)?;
         match self.batches() {
             Some(_) => self.make(0..n_envs),
-            None => Ok(self.wrappers.around_rewards((self.stepped()?.sync)(n_envs, &self.wrappers))),
+            None => {
+                let stepped = self.stepped()?;
+                Ok(self.wrappers.around_rewards(self.hiding(|wrappers| (stepped.sync)(n_envs, wrappers))))
+            }
         }
     }
 
@@ -288,7 +301,7 @@ impl Entry {
     pub fn pooled(&self, n_envs: usize, pool: &Pool) -> Result<Box<dyn VecEnv>, Error> {
         check_count(n_envs)?;
         let stepped = self.stepped()?;
-        let slice = |range| self.wrappers.around_rewards((stepped.slice)(range, &self.wrappers));
+        let slice = |range| self.wrappers.around_rewards(self.hiding(|wrappers| (stepped.slice)(range, wrappers)));
         Ok(Box::new(PooledVecEnv::of(n_envs, pool, slice)))
     }
 
@@ -311,10 +324,21 @@ impl Entry {
         self.make(range)
     }
 
+    /// Makes a batch, around which elements are hidden if no other wrapper is on.
+    fn hiding(&self, make: impl FnOnce(&Wrappers) -> Box<dyn VecEnv>) -> Box<dyn VecEnv> {
+        match self.wrappers.hide_alone() {
+            true => Box::new(HiddenVecEnv::new(make(&PLAIN))),
+            false => make(&self.wrappers),
+        }
+    }
+
     fn make(&self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error> {
         let envs = match self.batches() {
             Some(batches) => self.wrappers.around_frames(batches.slice(range)?),
-            None => (self.stepped()?.slice)(range, &self.wrappers),
+            None => {
+                let stepped = self.stepped()?;
+                self.hiding(|wrappers| (stepped.slice)(range, wrappers))
+            }
         };
         Ok(self.wrappers.around_rewards(envs))
     }

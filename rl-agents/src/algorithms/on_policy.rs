@@ -11,6 +11,7 @@ use ndarray::{CowArray, Ix2};
 use rl_buffer::{Rollout, RolloutShape};
 use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
 use rl_envs::Pool;
+use rl_envs::catalog::Entry;
 
 use crate::agent::{Observed, OnDevice, Shareable};
 use crate::kernel::sequences;
@@ -200,14 +201,14 @@ impl<C: Method> OnPolicy<C> {
         Ok(Self { descent: descent.move_to(device, shape, sizes, config.refresh())?, config })
     }
 
-    /// Creates environments of the type `env` on the device that learns.
+    /// Creates environments of the catalog on the device that learns.
     ///
     /// Their rollouts are learnt from where they are. `seed` is the environments' and the acting policy's.
     /// With `ranks`, creates this rank's share of the environments; every rank has the rollouts of all.
     ///
     /// # Errors
     /// [`Error::Device`], for instance if the environment has no kernels.
-    pub fn collector(&self, env: &str, seed: u64, ranks: Option<&Arc<dyn Ranks>>) -> Result<DeviceCollector, Error> {
+    pub fn collector(&self, env: &Entry, seed: u64, ranks: Option<&Arc<dyn Ranks>>) -> Result<DeviceCollector, Error> {
         self.descent.collector(env, seed, ranks)
     }
 

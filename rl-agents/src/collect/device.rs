@@ -10,6 +10,7 @@ use rl_buffer::{DeviceRollout, DeviceStep, ObsSlice, Rollout, RolloutShape};
 use rl_cuda::learner::Episodes;
 use rl_cuda::targets::PolicyStreams;
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, StepsGraph, Stream, View};
+use rl_envs::catalog::Entry;
 use rl_envs::{ActionSpace, Actions, Obs, ObsRows, VecEnv, either, pool, visit};
 
 use crate::collect::slice::State;
@@ -55,13 +56,13 @@ pub struct DeviceCollector {
 }
 
 impl DeviceCollector {
-    /// Creates environments of the type `name`, as many as the learner's rollouts have.
+    /// Creates environments of the catalog, as many as the learner's rollouts have.
     ///
     /// With other ranks, those that are this rank's share.
     pub(crate) fn new(
         descent: &Arc<Mutex<DeviceDescent>>,
         net: &Net,
-        name: &str,
+        env: &Entry,
         seed: u64,
         ranks: Option<&Arc<dyn Ranks>>,
     ) -> Result<Self, Error> {
@@ -73,7 +74,7 @@ impl DeviceCollector {
             slices = slices.drain(ranks::share(slices.len(), ranks.rank(), ranks.n_ranks())).collect();
         }
         let n = share.as_ref().map_or(shape, |share| share.rollout.shape()).n_envs;
-        let envs = CudaVecEnv::new(device, name, n)?.with_first_env(slices[0].start as u32);
+        let envs = CudaVecEnv::new(device, env.name, n)?.with_first_env(slices[0].start as u32).with_hidden(&env.hidden())?;
         let of_envs = RolloutShape::new(shape.n_steps, shape.n_envs, envs.observation_space(), envs.action_space());
         if of_envs.with_state_len(shape.state_len) != shape {
             return Err(Error::Spaces);
@@ -373,7 +374,8 @@ fn episode((episode_return, length): (f64, u32)) -> Episode {
 #[cfg(test)]
 mod tests {
     use rl_cuda::Device;
-    use rl_envs::catalog::{self, Entry};
+    use rl_envs::catalog;
+    use rl_envs::wrappers::{Hidden, Wrappers};
     use rl_envs::{Pool, Purpose, Rng, codec};
 
     use super::*;
@@ -398,7 +400,7 @@ mod tests {
         here.remember(policy.network().state_len());
         let agent = || Ppo::new(policy.clone(), config.clone(), n, 5).unwrap();
         let (mut cpu, mut gpu) = (agent(), agent().on_device(device, here.shape(n_steps)).unwrap());
-        let mut there = gpu.collector(entry.name, 1, None).unwrap();
+        let mut there = gpu.collector(entry, 1, None).unwrap();
         let [mut expected, mut found] = [here.rollout(n_steps).unwrap(), here.rollout(n_steps).unwrap()];
         for iteration in 0..4 {
             let context = format!("{device}, {}, {n} x {n_steps}, iteration {iteration}", entry.name);
@@ -483,7 +485,8 @@ mod tests {
         for device in &Device::for_tests() {
             let (n, n_steps) = if device.is_stand_in() { (3, 14) } else { (9, 60) }; // the stand-in is slow
             compare_with(device, cartpole, (n, n_steps), &net(MemoryKind::Lstm, 5, false, false));
-            compare_with(device, cartpole, (n, n_steps), &net(MemoryKind::Gru, 20, true, true));
+            let blind = cartpole.wrapped(Wrappers { hide: Hidden::Velocities, ..Wrappers::default() });
+            compare_with(device, &blind, (n, n_steps), &net(MemoryKind::Gru, 20, true, true));
             compare_with(device, pendulum, (5, 9), &net(MemoryKind::Gru, 4, false, false));
         }
         let mistakes = [

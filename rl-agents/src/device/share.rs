@@ -158,7 +158,7 @@ mod tests {
         let mut collector = None;
         if let Some((device, ranks)) = there {
             agent = agent.on_device(device, here.shape(n_steps)).unwrap();
-            collector = Some(agent.collector(entry.name, 1, Some(&ranks)).unwrap());
+            collector = Some(agent.collector(entry, 1, Some(&ranks)).unwrap());
             agent.shared().unwrap().share(ranks);
         }
         let mut rollout =

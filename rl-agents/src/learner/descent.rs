@@ -6,6 +6,7 @@ use candle_core::{Tensor, Var};
 use ndarray::{CowArray, Ix2};
 use rl_buffer::{Memory, Rollout, RolloutShape};
 use rl_cuda::learner::{LearnerCounters, UpdateSettings, UpdateTotals};
+use rl_envs::catalog::Entry;
 use rl_envs::{Permutation, Pool, Purpose, math};
 
 use crate::agent::{Divergence, Observed, OnDevice, Shareable, UpdateEvent, Watch};
@@ -188,13 +189,13 @@ impl Descent {
         Ok(norm)
     }
 
-    /// Creates environments of the type `env` on the device that learns.
+    /// Creates environments of the catalog on the device that learns.
     ///
     /// With other ranks, those that are this rank's share.
     ///
     /// # Errors
     /// [`Error::Device`], for instance without memory or without kernels for the environment.
-    pub(crate) fn collector(&self, env: &str, seed: u64, ranks: Option<&Arc<dyn Ranks>>) -> Result<DeviceCollector, Error> {
+    pub(crate) fn collector(&self, env: &Entry, seed: u64, ranks: Option<&Arc<dyn Ranks>>) -> Result<DeviceCollector, Error> {
         match (&self.device, self.policy.network().kernel()) {
             (Some(device), Some(PackedNet { net, .. })) => DeviceCollector::new(device, net, env, seed, ranks),
             _ => Err(Error::NoDevice),

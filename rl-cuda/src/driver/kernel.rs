@@ -183,6 +183,9 @@ mod tests {
         let stream = device.stream()?;
         for entry in rl_envs::catalog::twinned() {
             let mut envs = CudaVecEnv::new(device, entry.name, 3)?;
+            if entry.name == "cartpole" {
+                envs = envs.with_hidden(&[1, 3])?;
+            }
             let Spaces { obs: observation_space, actions: action_space } = entry.spaces();
             let mut steps = DeviceSteps::zeros(device, 1, 3, &observation_space, &action_space)?;
             let rows = steps.rows(0..1);

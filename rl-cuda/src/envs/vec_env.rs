@@ -51,6 +51,13 @@ struct Memory {
     fault: Buffer<u32>,
 }
 
+/// Elements of observations that are hidden.
+#[derive(Debug)]
+struct Hidden {
+    kernel: Kernel,
+    elements: Buffer<u32>,
+}
+
 /// N environments on the device.
 ///
 /// The batch owns only the states of the environments; the caller owns the memory that steps read and write. Methods that take a
@@ -72,6 +79,8 @@ pub struct CudaVecEnv {
     step: Kernel,
     step_random: Kernel,
     clock_advance: Kernel,
+    /// `None` if nothing is hidden.
+    hidden: Option<Hidden>,
     memory: Arc<Memory>,
     seed: u64,
     /// Lifetime steps.
@@ -197,6 +206,7 @@ impl CudaVecEnv {
             step: kernel("step")?,
             step_random: kernel("step_random")?,
             clock_advance: device.kernel("clock", "clock_advance".into())?,
+            hidden: None,
             memory: Arc::new(memory),
             seed: 0,
             steps: 0,
@@ -217,6 +227,27 @@ impl CudaVecEnv {
     pub fn with_first_env(mut self, first_env: u32) -> Self {
         self.first_env = first_env;
         self
+    }
+
+    /// Replaces elements of each observation by 0, as [`rl_envs::wrappers::Hide`] does.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] if observations are bytes, [`Error::Length`] if one has fewer elements; errors of the device.
+    pub fn with_hidden(mut self, elements: &[usize]) -> Result<Self, Error> {
+        let d = self.observation_space.len();
+        if elements.is_empty() {
+            return Ok(self);
+        }
+        if self.observation_space.dtype() != Dtype::F32 {
+            return Err(Error::Kind { what: "observations with hidden elements", expected: "f32" });
+        }
+        if let Some(&past) = elements.iter().find(|&&element| element >= d) {
+            length("elements of an observation", past + 1, d)?;
+        }
+        let elements: Vec<u32> = elements.iter().map(|&element| element as u32).collect();
+        let kernel = self.device.kernel("hide", "hide_elements".into())?;
+        self.hidden = Some(Hidden { kernel, elements: Buffer::of(&self.device, &elements)? });
+        Ok(self)
     }
 
     /// Sets the number of threads per block.
@@ -293,7 +324,21 @@ impl CudaVecEnv {
         let masks = self.masks_address("masks", masks, n)?;
         self.set_clock(stream, seed, 0)?;
         self.elsewhere = true;
-        self.launch_reset(stream, obs, masks)
+        self.launch_reset(stream, obs, masks)?;
+        self.hide(stream, [obs, 0], n)
+    }
+
+    /// Hides elements of rows of observations, given by their address.
+    ///
+    /// And of as many final ones, unless their address is 0.
+    #[allow(unsafe_code)]
+    fn hide(&self, stream: &Stream, [obs, final_obs]: [u64; 2], n_rows: usize) -> Result<(), Error> {
+        let Some(Hidden { kernel, elements }) = &self.hidden else { return Ok(()) };
+        let (n, d) = (elements.len(), self.observation_space.len());
+        let args = Args::new().push_long(obs).push_long(final_obs).push_long(elements.view().address());
+        let args = args.push(&[n as u32]).push(&[d as u32]).push_long(n_rows as u64);
+        // SAFETY: the parameters are those of `hide_elements`; the callers checked lengths, and `with_hidden` the elements.
+        unsafe { kernel.launch(stream, (n * n_rows) as u64, BLOCK, args) }
     }
 
     #[allow(unsafe_code)]
@@ -363,7 +408,7 @@ impl CudaVecEnv {
         self.elsewhere = true;
         self.launch_step(stream, source, args)?;
         self.steps += u64::from(k);
-        Ok(())
+        self.hide(stream, [obs, final_obs], n * n_rows)
     }
 
     #[allow(unsafe_code)]

@@ -1,6 +1,7 @@
 //! Batches of environments, stepped together.
 
 pub(crate) mod frames;
+pub(crate) mod hidden;
 pub mod isa;
 pub mod lanes;
 pub(crate) mod outside;

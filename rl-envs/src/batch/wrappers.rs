@@ -76,6 +76,11 @@ impl Wrappers {
         Self { reward_clip: 0.0, ..*self } == Self::default()
     }
 
+    /// True if these wrappers hide elements, and change nothing else but rewards.
+    pub(crate) fn hide_alone(&self) -> bool {
+        self.hide != Hidden::Nothing && Self { hide: Hidden::Nothing, ..*self }.leave_env()
+    }
+
     /// Wraps an environment in all wrappers but those of pixels and rewards.
     ///
     /// Defaults do nothing.

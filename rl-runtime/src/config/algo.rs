@@ -13,6 +13,7 @@ use rl_agents::settings::{Key, Settings};
 use rl_agents::{Agent, DeviceCollector, Layout, NetConfig, Policy, Schedule, Snapshot};
 use rl_buffer::{Memory, RolloutShape};
 use rl_envs::Spaces;
+use rl_envs::catalog::Entry;
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
@@ -43,7 +44,7 @@ pub struct Build<'a> {
     /// Device to learn on, if it is not the CPU.
     pub device: Option<rl_cuda::Device>,
     /// Kernels of environments that step on that device, if they do.
-    pub env: Option<&'static str>,
+    pub env: Option<Entry>,
     /// Ranks that share these environments, if there are any.
     pub ranks: Option<Arc<dyn Ranks>>,
     /// Memory of replayed transitions.

@@ -169,7 +169,7 @@ macro_rules! on_policy {
                 let agent = $agent::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?;
                 let Some(device) = &build.device else { return Ok((Box::new(agent), None)) };
                 let agent = agent.on_device(device, build.rollout(self.n_steps))?;
-                let envs = build.env.map(|env| agent.collector(env, build.seed, build.ranks.as_ref())).transpose()?;
+                let envs = build.env.map(|env| agent.collector(&env, build.seed, build.ranks.as_ref())).transpose()?;
                 Ok((Box::new(agent), envs))
             }
 

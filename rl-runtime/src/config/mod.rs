@@ -275,23 +275,24 @@ impl Config {
         !matches!(self.device(), Device::Auto | Device::Cpu)
     }
 
-    /// Returns the kernels of environments that step on the device that learns.
+    /// Returns the environments that step on the device that learns, in their wrappers.
     ///
     /// `None` for environments on the CPU.
     ///
     /// # Errors
     /// [`Error::Config`] if `env_device` asks for kernels that do not exist.
-    pub(crate) fn env_on_device(&self, entry: &Entry) -> Result<Option<&'static str>, Error> {
-        let has_kernels = self.wrapped(entry).is_twinned() && self.net.learner == LearnerKind::Fused;
+    pub(crate) fn env_on_device(&self, entry: &Entry) -> Result<Option<Entry>, Error> {
+        let wrapped = self.wrapped(entry);
+        let has_kernels = wrapped.is_twinned() && self.net.learner == LearnerKind::Fused;
         match &*self.run.env_device {
             "cpu" => Ok(None),
             "learner" if !has_kernels => Err(Error::config(format!(
                 "env_device is learner, but there are no kernels for {} with these wrappers and this learner; use env_device = cpu",
                 entry.name
             ))),
-            "learner" => Ok(Some(entry.name)),
+            "learner" => Ok(Some(wrapped)),
             // Environments and learner share the device, and can overlap only if the CPU has the environments.
-            _ => Ok((has_kernels && !self.replays() && self.mode() == Mode::Sync).then_some(entry.name)),
+            _ => Ok((has_kernels && !self.replays() && self.mode() == Mode::Sync).then_some(wrapped)),
         }
     }
 
