@@ -143,11 +143,12 @@ for stage in "$@"; do
         # The same seed must leave the same parameters and moments on the CPU and on the GPU.
         runs="$logs/runs"
         rm -rf "$runs"
-        for env in cartpole pendulum snake breakout; do
+        for env in cartpole pendulum snake breakout repeat_first; do
             for algo in ppo a2c dqn; do
-                [ "$env $algo" = "pendulum dqn" ] && continue
+                case "$env $algo" in "pendulum dqn" | "repeat_first a2c" | "repeat_first dqn") continue ;; esac
                 for device in cpu cuda; do
                     more=
+                    [ $env = repeat_first ] && more="--envs 8 --set ppo.n_steps=64 --set ppo.batch_size=256" # its preset remembers
                     [ $algo = dqn ] && more="--set dqn.learning_starts=1000"
                     timeout 300 "$here/bin/rl" train $env --algo $algo --device $device $small $more \
                         --run-dir "$runs/$env-$algo-$device" >"$logs/train-$env-$algo-$device.log" 2>&1
