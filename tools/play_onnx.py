@@ -45,6 +45,34 @@ def numbers(space, obs, raw_images):
     return np.ravel(flat(space, obs, raw_images=raw_images)).astype(np.float32) / np.float32(255 if is_scaled else 1)
 
 
+class Repeated(gymnasium.Wrapper):
+    """Takes each action several times, and adds up the rewards."""
+
+    def __init__(self, env, times):
+        super().__init__(env)
+        self.times = times
+
+    def step(self, action):
+        total = 0.0
+        for _ in range(self.times):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return obs, total, terminated, truncated, info
+
+
+def smaller(picture, grayscale, size):
+    """Returns a picture (channels, rows, columns) as env.grayscale and env.resize make it."""
+    if grayscale:
+        picture = np.tensordot([0.2125, 0.7154, 0.0721], picture, 1).astype(np.uint8)[None]
+    if size:
+        import cv2
+
+        picture = np.stack([cv2.resize(np.ascontiguousarray(plane), (size, size), interpolation=cv2.INTER_AREA) for plane in picture])
+    return picture
+
+
 def legal(env, obs, info):
     """Returns the flags of the legal actions, from where a training takes them."""
     if "action_mask" in info:
@@ -59,7 +87,7 @@ def legal(env, obs, info):
 class Policy:
     """Greedy policy of a model."""
 
-    def __init__(self, path, keys=(), raw_images=False):
+    def __init__(self, path, keys=(), raw_images=False, grayscale=False, resize=0):
         self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         self.n_frames = int(self.session.get_modelmeta().custom_metadata_map["frames"])
         inputs = {value.name: value for value in self.session.get_inputs()}
@@ -68,10 +96,14 @@ class Policy:
         self.n_choices = mask.shape[1] if mask else 0
         self.state_len = state.shape[1] if state else 0
         self.frames, self.keys, self.raw_images = [], keys, raw_images
+        self.grayscale, self.resize = grayscale, resize
 
     def act(self, obs, info, env, first):
         """Returns the action for an observation; the first frame of an episode fills the stack, and its state is zeros."""
-        frame = flat(env.observation_space, obs, self.keys, self.raw_images).astype(self.dtype)
+        frame = flat(env.observation_space, obs, self.keys, self.raw_images)
+        if self.grayscale or self.resize:
+            frame = smaller(frame if frame.ndim == 3 else frame[None], self.grayscale, self.resize)
+        frame = frame.astype(self.dtype)
         self.frames = [frame] * self.n_frames if first else [*self.frames[1:], frame]
         feed = {"obs": np.stack(self.frames).reshape(1, *self.shape)}
         if self.n_choices:
@@ -95,9 +127,17 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keys", default="", help="parts of a Dict that are observed, with commas between them; all if left out")
     parser.add_argument("--raw-images", action="store_true", help="pictures of a Dict were not divided by 255")
+    parser.add_argument("--action-repeat", type=int, default=1, help="times that each action is taken, as env.action_repeat")
+    parser.add_argument("--time-limit", type=int, default=0, help="steps after which an episode is cut off, as env.time_limit; 0: none")
+    parser.add_argument("--grayscale", action="store_true", help="pictures are made grey, as env.grayscale")
+    parser.add_argument("--resize", type=int, default=0, help="rows and columns of pictures, as env.resize, which needs OpenCV; 0: theirs")
     args = parser.parse_args()
     keys = [key.strip() for key in args.keys.split(",") if key.strip()]
-    policy, env = Policy(args.path, keys, args.raw_images), gymnasium.make(args.env)
+    policy, env = Policy(args.path, keys, args.raw_images, args.grayscale, args.resize), gymnasium.make(args.env)
+    if args.time_limit:
+        env = gymnasium.wrappers.TimeLimit(env, args.time_limit)
+    if args.action_repeat > 1:
+        env = Repeated(env, args.action_repeat)
     if keys and not isinstance(env.observation_space, spaces.Dict):
         parser.error(f"--keys is for observations that are a Dict; {args.env} has {env.observation_space}")
     returns = []

@@ -62,7 +62,7 @@ impl Export {
             return Ok(());
         }
         let advice = format!("name it {}; the names of its functions begin with {name}_", source.display());
-        Err(Error::config(format!("--out {}: {advice}", out.display())))
+        Err(Error::config(format!("{} is no name for C: {advice}", out.display())))
     }
 }
 
