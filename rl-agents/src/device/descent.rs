@@ -1309,7 +1309,7 @@ mod tests {
         if device.is_stand_in() {
             return; // slow
         }
-        for net in [&gru, &lstm, &remembering(MemoryKind::Lstm, 70, &[16], true)] {
+        for net in [&gru, &lstm, &remembering(MemoryKind::Lstm, 100, &[16], true)] {
             compare_stale(device, cartpole(150), net, &Algorithm::A2c(&a2c(2)), (3, 0));
             compare_stale(device, cartpole(80), net, &Algorithm::Ppo(&ppo(16, 640)), (4, 2));
         }
@@ -1339,6 +1339,8 @@ mod tests {
             ["from[cell.size + j]", "from[j]"],
             ["fmaf(a[1], before - a[2], a[2])", "a[1] * (before - a[2]) + a[2]"],
             ["x * 0.5f), 0.5f, 0.5f)", "x), 0.5f, 0.5f)"],
+            ["u[gate] = weights[gate * stride + of_gate];", "u[gate] = 0.0f;"],
+            ["cell.h_next[i] = forgets", "cell.h_now[i] = forgets"],
             ["cell.c_before[at] = c_before;", ""],
         ];
         let unnoticed = Device::unnoticed("memory.cu", &mistakes, compare_through_time);

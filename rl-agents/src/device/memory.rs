@@ -1,12 +1,13 @@
 //! GRU and LSTM on a device: the twin of [`MemoryStage`].
 //!
-//! Each gate's sums of the inputs are one product over all samples, as are the gradients of weights. From step to step go
-//! products with the states of all columns, and one kernel for each cell.
+//! Each gate's sums of the inputs are one product over all samples, as are the gradients of weights. A step of all columns is one
+//! kernel for each cell; large cells, and all on the way back, have a product for each gate beside it.
 
 use std::ops::Range;
 
 use rl_cuda::learner::{
-    Activation, CellBuffers, CellKind, CellState, DenseLayer, DenseParams, MemoryKernels, MinibatchSlices, SequenceColumns,
+    Activation, CellBuffers, CellKind, CellState, DenseLayer, DenseParams, MAX_FUSED, MemoryKernels, MinibatchSlices,
+    SequencePart,
 };
 use rl_cuda::{Device, View, ViewMut};
 
@@ -50,26 +51,6 @@ pub(crate) struct DeviceMemory {
     cells: Vec<DeviceCell>,
 }
 
-/// Columns of a minibatch, of which some slices pass here.
-#[derive(Clone, Copy)]
-pub(crate) struct DeviceColumns<'a> {
-    pub(crate) of: SequenceColumns<'a>,
-    /// Slices with the columns that pass.
-    pub(crate) slices: &'a MinibatchSlices,
-    /// First sample of them in the minibatch, and among those that are held.
-    pub(crate) first: [usize; 2],
-}
-
-impl DeviceColumns<'_> {
-    fn samples(&self) -> Range<usize> {
-        self.slices.samples(0..self.slices.count())
-    }
-
-    fn n_columns(&self) -> usize {
-        self.samples().len() / self.slices.n_steps()
-    }
-}
-
 impl DeviceMemory {
     /// Allocates memory for `held` samples.
     pub(crate) fn new(device: &Device, stage: &MemoryStage, held: usize, learns: bool) -> Result<Self, rl_cuda::Error> {
@@ -92,8 +73,8 @@ impl DeviceMemory {
 
     /// Bounds the nodes of a step in a graph: forth and back, or re-evaluated.
     pub(crate) fn nodes_per_step(&self) -> usize {
-        let of_cells: usize = self.cells.iter().map(|cell| 2 * (cell.inputs.len() + 2)).sum();
-        of_cells + 16
+        let of_cell = |cell: &DeviceCell| cell.inputs.len() * if cell.is_fused() { 1 } else { 2 } + 3;
+        self.cells.iter().map(of_cell).sum::<usize>() + 12
     }
 
     /// Returns the outputs of a cell for the first `m` samples that are held.
@@ -136,8 +117,8 @@ impl DeviceMemory {
         let Self { kernels, cells } = self;
         for cell in cells {
             kernels.take(queue.stream, states, cell.state, n, &mut cell.buffers)?;
-            cell.sums(queue, params, n)?;
-            kernels.step(queue.stream, n, &mut cell.buffers)?;
+            let hidden = cell.sums(queue, params, n)?;
+            kernels.step(queue.stream, n, hidden.as_ref(), &mut cell.buffers)?;
         }
         Ok(())
     }
@@ -152,14 +133,14 @@ impl DeviceMemory {
         &mut self,
         queue: Queue<'_>,
         params: &View<'_, f32>,
-        columns: DeviceColumns<'_>,
+        columns: SequencePart<'_>,
     ) -> Result<(), rl_cuda::Error> {
         let (Self { kernels, cells }, n) = (self, columns.n_columns());
         for cell in cells {
-            kernels.take_first(queue.stream, &columns.of, columns.slices, columns.first[0], cell.state, &mut cell.buffers)?;
+            kernels.take_first(queue.stream, &columns, cell.state, &mut cell.buffers)?;
             for step in 0..columns.slices.n_steps() {
-                cell.sums(queue, params, n)?;
-                kernels.step_of(queue.stream, &columns.of, columns.slices, columns.first, step, &mut cell.buffers)?;
+                let hidden = cell.sums(queue, params, n)?;
+                kernels.step_of(queue.stream, &columns, step, hidden.as_ref(), &mut cell.buffers)?;
             }
         }
         Ok(())
@@ -170,13 +151,13 @@ impl DeviceMemory {
         &mut self,
         queue: Queue<'_>,
         params: &View<'_, f32>,
-        columns: DeviceColumns<'_>,
+        columns: SequencePart<'_>,
     ) -> Result<(), rl_cuda::Error> {
         let (Self { kernels, cells }, n) = (self, columns.n_columns());
         let horizon = columns.of.horizon;
         for DeviceCell { buffers, hidden, .. } in cells {
             for step in (0..columns.slices.n_steps()).rev() {
-                kernels.step_back(queue.stream, &columns.of, columns.slices, columns.first, step, buffers)?;
+                kernels.step_back(queue.stream, &columns, step, buffers)?;
                 if step == 0 || (horizon > 0 && step % horizon == 0) {
                     continue; // no gradient goes farther back
                 }
@@ -193,11 +174,11 @@ impl DeviceMemory {
     pub(crate) fn gradient(
         &self,
         Queue { stream, kernels }: Queue<'_>,
-        columns: DeviceColumns<'_>,
+        columns: SequencePart<'_>,
         x: &View<'_, f32>,
         partial: &mut ViewMut<'_, f32>,
     ) -> Result<(), rl_cuda::Error> {
-        let (n, [_, held], len) = (columns.samples().len(), columns.first, partial.len());
+        let (n, held, len) = (columns.n_samples(), columns.held, partial.len());
         for DeviceCell { buffers, inputs, hidden, .. } in &self.cells {
             for (gate, layer) in inputs.iter().enumerate() {
                 let (dz, to) = (buffers.gate(gate, held, n), partial.slice_mut(layer.params.start..len));
@@ -216,12 +197,12 @@ impl DeviceMemory {
         &self,
         Queue { stream, kernels }: Queue<'_>,
         params: &View<'_, f32>,
-        columns: DeviceColumns<'_>,
+        columns: SequencePart<'_>,
         activation: Activation,
         x: &View<'_, f32>,
         dx: &ViewMut<'_, f32>,
     ) -> Result<(), rl_cuda::Error> {
-        let (n, [_, held]) = (columns.samples().len(), columns.first);
+        let (n, held) = (columns.n_samples(), columns.held);
         let all = self.cells.iter().flat_map(|cell| cell.inputs.iter().enumerate().map(move |(gate, layer)| (cell, gate, layer)));
         let n_layers = all.clone().count();
         for (i, (cell, gate, layer)) in all.enumerate() {
@@ -256,12 +237,28 @@ impl DeviceMemory {
 }
 
 impl DeviceCell {
-    /// Computes each gate's sum of h, of `n` columns.
-    fn sums(&mut self, Queue { stream, kernels }: Queue<'_>, params: &View<'_, f32>, n: usize) -> Result<(), rl_cuda::Error> {
+    /// True if steps compute the sums of h themselves.
+    fn is_fused(&self) -> bool {
+        let follow = self.hidden.windows(2).all(|pair| pair[0].params.end == pair[1].params.start);
+        follow && self.hidden[0].dense.n_out <= MAX_FUSED
+    }
+
+    /// Returns the layers of h for a step that computes its sums itself.
+    ///
+    /// Otherwise computes each gate's sum of h, of `n` columns.
+    fn sums<'a>(
+        &mut self,
+        Queue { stream, kernels }: Queue<'_>,
+        params: &View<'a, f32>,
+        n: usize,
+    ) -> Result<Option<View<'a, f32>>, rl_cuda::Error> {
+        if self.is_fused() {
+            return Ok(Some(params.slice(self.hidden[0].params.start..self.hidden[self.hidden.len() - 1].params.end)));
+        }
         for (gate, layer) in self.hidden.iter().enumerate() {
             let (h, sums) = self.buffers.step_operands(gate, n);
             kernels.forward(stream, layer.with(params), &h, &sums)?;
         }
-        Ok(())
+        Ok(None)
     }
 }

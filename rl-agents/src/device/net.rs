@@ -9,12 +9,12 @@ use std::ops::Range;
 
 use rl_cuda::learner::{
     self, ConvLayer, ConvShape, DenseLayer, DenseParams, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples,
-    SequenceColumns,
+    SequenceColumns, SequencePart,
 };
 use rl_cuda::{Buffer, Device, View, ViewMut};
 
 use crate::device::Queue;
-use crate::device::memory::{DeviceColumns, DeviceMemory};
+use crate::device::memory::DeviceMemory;
 use crate::kernel::dense::Dense;
 use crate::kernel::net::{Net, Place};
 use crate::{Activation, Error};
@@ -312,8 +312,7 @@ impl DeviceNet {
         memory.read(queue, params, &features(convs, inputs.view()), samples.len())?;
         for (part, slices) in minibatch.parts(own) {
             let first = minibatch.samples(part).start;
-            let first = [first, first - samples.start];
-            memory.forth(queue, params, DeviceColumns { of, slices: &slices, first })?;
+            memory.forth(queue, params, SequencePart { of, slices: &slices, first, held: first - samples.start })?;
         }
         self.dense(queue, params, samples, None, Needed::default())
     }
@@ -455,7 +454,7 @@ impl DeviceNet {
         let held = samples.start - self.holds.start;
         let of = |len: usize| held * len..(held + samples.len()) * len;
         let of_all = |len: usize| samples.start * len..samples.end * len;
-        let columns = columns.map(|of| DeviceColumns { of, slices, first: [samples.start, held] });
+        let columns = columns.map(|of| SequencePart { of, slices, first: samples.start, held });
         let Self {
             convs,
             memory,

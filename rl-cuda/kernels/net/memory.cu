@@ -1,4 +1,5 @@
-// GRU and LSTM cells, a step at a time: the twin of rl-agents/src/kernel/encoder/memory.rs. Their products are dense layers.
+// GRU and LSTM cells, a step at a time: the twin of rl-agents/src/kernel/encoder/memory.rs. Their products are dense layers, but for those
+// of h in steps forth, where a sum of so few terms has one part.
 //
 // A step takes one row of each of several columns, of which a thread has one number. Matrices of a step are (columns, size), those of all
 // samples (samples, size). Their numbers are counted in 32 bits.
@@ -16,7 +17,8 @@ struct Cell {
     f32* h_before; // states before each step
     f32* c_before;
     f32* h;       // outputs
-    f32* h_now;   // states (columns, size) before the next step
+    f32* h_now;   // states (columns, size) before the step
+    f32* h_next;  // those after it, in the same place if the sums of h are given
     f32* c_now;
     const f32* dh; // gradient of the outputs
     f32* dh_now;   // gradients of the states after the step (columns, size), on the way back before it
@@ -125,18 +127,28 @@ extern "C" __global__ void memory_forget(f32* states, const u8* terminated, cons
 }
 HOST_KERNEL(memory_forget)
 
-// Takes a step. The states after it are zeros where another episode begins. One thread per number.
-extern "C" __global__ void memory_step(Cell cell, Sequences sequences, u32 step) {
+// Takes a step. The states after it are zeros where another episode begins. `hidden` are the layers of h, gate after gate: weights (size,
+// size), then biases; if there are none, the sums of h are given. One thread per number.
+extern "C" __global__ void memory_step(Cell cell, Sequences sequences, u32 step, const f32* hidden) {
     u32 i = (u32)thread_number();
     if (i >= sequences.n_columns() * cell.size) return;
     u32 column = i / cell.size;
     u64 at = (u64)sequences.sample(step, column) * cell.size + i % cell.size;
     f32 before = cell.h_now[i], h, c = 0.0f, a[GATES], u[GATES];
     cell.h_before[at] = before;
-    each_gate(cell, [&](u32 gate) {
-        a[gate] = cell.gates[gate * cell.samples + at];
-        u[gate] = cell.sums[gate * cell.columns + i];
-    });
+    each_gate(cell, [&](u32 gate) { a[gate] = cell.gates[gate * cell.samples + at]; });
+    if (hidden) {
+        const f32 *h_now = cell.h_now + column * cell.size, *weights = hidden + i % cell.size;
+        u32 of_gate = cell.size * cell.size, stride = of_gate + cell.size;
+        each_gate(cell, [&](u32 gate) { u[gate] = weights[gate * stride + of_gate]; });
+#pragma unroll 4
+        for (u32 k = 0; k < cell.size; ++k, weights += cell.size) {
+            f32 x = h_now[k];
+            each_gate(cell, [&](u32 gate) { u[gate] = fmaf(x, weights[gate * stride], u[gate]); });
+        }
+    } else {
+        each_gate(cell, [&](u32 gate) { u[gate] = cell.sums[gate * cell.columns + i]; });
+    }
     if (cell.is_lstm) {
         f32 c_before = cell.c_now[i];
         cell.c_before[at] = c_before;
@@ -158,7 +170,7 @@ extern "C" __global__ void memory_step(Cell cell, Sequences sequences, u32 step)
     each_gate(cell, [&](u32 gate) { cell.gates[gate * cell.samples + at] = a[gate]; });
     cell.h[at] = h;
     bool forgets = sequences.rows != 0 && step + 1 < sequences.cut.unit && sequences.begins(step + 1, column);
-    cell.h_now[i] = forgets ? 0.0f : h;
+    cell.h_next[i] = forgets ? 0.0f : h;
     if (cell.is_lstm) {
         cell.c_now[i] = forgets ? 0.0f : c;
     }

@@ -166,7 +166,7 @@ mod tests {
         ActionDistribution, Activation, CellBuffers, CellKind, CellState, ConvLayer, ConvShape, DenseLayer, DenseParams,
         Episodes, EpochOrder, HeadSizes, JudgedSamples, LearnerKernels, LearnerState, LossColumns, LossHeads, MemoryKernels,
         MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels,
-        OneHotInputs, PARTS, QLearningKernels, SequenceColumns, TD_TERMS, TdColumns, Terms,
+        OneHotInputs, PARTS, QLearningKernels, SequenceColumns, SequencePart, TD_TERMS, TdColumns, Terms,
     };
     use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
@@ -330,12 +330,12 @@ mod tests {
         let mut rows = Buffer::zeros(device, 1)?;
         kernels.rows(stream, &words.view(), &slices, 1, &rows.view_mut())?;
         kernels.take(stream, &states.view(), part, 1, &mut cell)?;
-        kernels.step(stream, 1, &mut cell)?;
+        kernels.step(stream, 1, None, &mut cell)?;
         kernels.put(stream, &cell, part, 1, &states.view_mut())?;
         kernels.forget(stream, [&flags.view(), &flags.view()], &states.view_mut())?;
         let (rows, ends) = (rows.view(), [flags.view(), flags.view()]);
-        let columns = SequenceColumns { rows, ends, first_states: states.view(), n_envs: 1, horizon: 0 };
-        kernels.step_back(stream, &columns, &slices, [0, 0], 0, &mut cell)
+        let of = SequenceColumns { rows, ends, first_states: states.view(), n_envs: 1, horizon: 0 };
+        kernels.step_back(stream, &SequencePart { of, slices: &slices, first: 0, held: 0 }, 0, &mut cell)
     }
 
     /// Launches the kernels of a dense layer of some samples, inputs and outputs.

@@ -41,6 +41,10 @@ pub struct CellBuffers {
     before: [Buffer<f32>; 2],
     h: Buffer<f32>,
     now: [Buffer<f32>; 2],
+    /// States h after a step that reads those of the whole column.
+    next: Buffer<f32>,
+    /// True if `next` holds the states h before the next step.
+    is_next: bool,
     dh: Buffer<f32>,
     d_now: [Buffer<f32>; 2],
 }
@@ -67,6 +71,8 @@ impl CellBuffers {
             before: [matrix(true)?, matrix(is_lstm)?],
             h: matrix(true)?,
             now: [matrix(true)?, matrix(is_lstm)?],
+            next: matrix(true)?,
+            is_next: false,
             dh: matrix(learns)?,
             d_now: [matrix(learns)?, matrix(learns && is_lstm)?],
         })
@@ -81,8 +87,8 @@ impl CellBuffers {
     /// Bytes of all buffers.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let Self { gates, sums, inner, before, h, now, dh, d_now, .. } = self;
-        let all = [gates, sums, inner, h, dh].into_iter().chain(before).chain(now).chain(d_now);
+        let Self { gates, sums, inner, before, h, now, next, dh, d_now, .. } = self;
+        let all = [gates, sums, inner, h, next, dh].into_iter().chain(before).chain(now).chain(d_now);
         all.map(Buffer::bytes).sum()
     }
 
@@ -139,7 +145,8 @@ impl CellBuffers {
     /// Those of `n` columns, (n, size) each; the sums for writing.
     pub fn step_operands(&mut self, gate: usize, n: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
         let (at, len) = (gate * self.n_samples * self.size, n * self.size);
-        (self.now[0].view().slice(0..len), self.sums.view_mut().into_slice(at..at + len))
+        let now = if self.is_next { &self.next } else { &self.now[0] };
+        (now.view().slice(0..len), self.sums.view_mut().into_slice(at..at + len))
     }
 
     /// Returns the gradients of a gate's sum of h in the latest step back, and of h.
@@ -151,8 +158,12 @@ impl CellBuffers {
     }
 
     /// Returns the kernels' `Cell`, of samples from `first` on.
-    fn words(&self, first: usize) -> [u32; 28] {
-        let Self { gates, sums, inner, before, h, now, dh, d_now, .. } = self;
+    ///
+    /// Its states h after a step are those before it, or with `apart` in another place.
+    fn words(&self, first: usize, apart: bool) -> [u32; 30] {
+        let Self { gates, sums, inner, before, h, now, next, is_next, dh, d_now, .. } = self;
+        let both = if *is_next { [next, &now[0]] } else { [&now[0], next] };
+        let [h_now, h_next] = [both[0], both[usize::from(apart)]];
         let from = |buffer: &Buffer<f32>| {
             let at = if buffer.is_empty() { 0 } else { first * self.size };
             buffer.view().address() + 4 * at as u64
@@ -166,7 +177,8 @@ impl CellBuffers {
             from(&before[0]),
             from(&before[1]),
             from(h),
-            whole(&now[0]),
+            whole(h_now),
+            whole(h_next),
             whole(&now[1]),
             from(dh),
             whole(&d_now[0]),
@@ -174,9 +186,9 @@ impl CellBuffers {
             stride,
             stride,
         ];
-        let mut words = [0; 28];
-        words[..26].copy_from_slice(longs.map(long).as_flattened());
-        words[26..].copy_from_slice(&[self.size as u32, u32::from(self.kind == CellKind::Lstm)]);
+        let mut words = [0; 30];
+        words[..28].copy_from_slice(longs.map(long).as_flattened());
+        words[28..].copy_from_slice(&[self.size as u32, u32::from(self.kind == CellKind::Lstm)]);
         words
     }
 }
@@ -196,18 +208,44 @@ pub struct SequenceColumns<'a> {
     pub horizon: usize,
 }
 
-impl SequenceColumns<'_> {
-    /// Returns the kernels' `Sequences` of samples from `first` on.
-    fn words(&self, slices: &MinibatchSlices, first: usize) -> Result<[u32; 12], Error> {
-        length("rows", first + slices.n, self.rows.len().min(first + slices.n))?;
-        for ends in &self.ends {
-            length("ends", slices.n_steps() * self.n_envs, ends.len())?;
+/// Slices of columns that pass a cell together.
+#[derive(Clone, Copy, Debug)]
+pub struct SequencePart<'a> {
+    /// All columns.
+    pub of: SequenceColumns<'a>,
+    /// Slices with the columns that pass.
+    pub slices: &'a MinibatchSlices,
+    /// Their first sample among the rows.
+    pub first: usize,
+    /// Their first sample among those of the cell.
+    pub held: usize,
+}
+
+impl SequencePart<'_> {
+    /// Number of samples.
+    #[must_use]
+    pub fn n_samples(&self) -> usize {
+        self.slices.n
+    }
+
+    /// Number of columns.
+    #[must_use]
+    pub fn n_columns(&self) -> usize {
+        self.slices.n / self.slices.n_steps()
+    }
+
+    /// Returns the kernels' `Sequences`.
+    fn words(&self) -> Result<[u32; 12], Error> {
+        let Self { of: SequenceColumns { rows, ends, n_envs, horizon, .. }, slices, first, .. } = *self;
+        length("rows", first + slices.n, rows.len().min(first + slices.n))?;
+        for ends in &ends {
+            length("ends", slices.n_steps() * n_envs, ends.len())?;
         }
         let mut words = [0; 12];
         words[..4].copy_from_slice(&slices.cut());
-        let places = [self.rows.address() + 4 * first as u64, self.ends[0].address(), self.ends[1].address()];
+        let places = [rows.address() + 4 * first as u64, ends[0].address(), ends[1].address()];
         words[4..10].copy_from_slice(places.map(long).as_flattened());
-        words[10..].copy_from_slice(&[self.n_envs as u32, self.horizon as u32]);
+        words[10..].copy_from_slice(&[n_envs as u32, horizon as u32]);
         Ok(words)
     }
 }
@@ -218,6 +256,11 @@ fn one_step(n: usize) -> [u32; 12] {
     words[..4].copy_from_slice(&[n as u32, 1, 1, n as u32]);
     words
 }
+
+/// Largest number of outputs of a cell whose sums of h a step computes itself.
+///
+/// They have one part, as those of dense layers.
+pub const MAX_FUSED: usize = 96;
 
 /// Part of the states (n, S) of a policy that belongs to a cell.
 #[derive(Clone, Copy, Debug)]
@@ -295,24 +338,20 @@ impl MemoryKernels {
         self.take_from(stream, states, one_step(n), part, n, cell)
     }
 
-    /// Takes the states before the first step of the columns of `slices`.
-    ///
-    /// Their first sample is `first` of the rows.
+    /// Takes the states before the first step of some columns.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
     pub fn take_first(
         &self,
         stream: &Stream,
-        columns: &SequenceColumns<'_>,
-        slices: &MinibatchSlices,
-        first: usize,
+        columns: &SequencePart<'_>,
         part: CellState,
         cell: &mut CellBuffers,
     ) -> Result<(), Error> {
-        length("first_states", columns.n_envs * part.len, columns.first_states.len())?;
-        let n = slices.n / slices.n_steps();
-        self.take_from(stream, &columns.first_states, columns.words(slices, first)?, part, n, cell)
+        let SequenceColumns { first_states, n_envs, .. } = columns.of;
+        length("first_states", n_envs * part.len, first_states.len())?;
+        self.take_from(stream, &first_states, columns.words()?, part, columns.n_columns(), cell)
     }
 
     fn take_from(
@@ -326,7 +365,8 @@ impl MemoryKernels {
     ) -> Result<(), Error> {
         length("state", part.len, part.len.max(part.offset + cell.state_len()))?;
         length("columns", n, n.min(cell.n_samples))?;
-        let args = Args::new().push_long(states.address()).push(&cell.words(0)).push(&sequences);
+        cell.is_next = false;
+        let args = Args::new().push_long(states.address()).push(&cell.words(0, false)).push(&sequences);
         let args = args.push(&[part.offset as u32]).push(&[part.len as u32]);
         // SAFETY: the parameters are those of `memory_take`; lengths were checked here and above, and the kernel bounds the rows.
         unsafe { self.take.launch(stream, (n * cell.size) as u64, BLOCK, args) }
@@ -347,7 +387,7 @@ impl MemoryKernels {
         length("states", n * part.len, states.len())?;
         length("state", part.len, part.len.max(part.offset + cell.state_len()))?;
         length("columns", n, n.min(cell.n_samples))?;
-        let args = Args::new().push_long(states.address()).push(&cell.words(0)).push(&[n as u32]);
+        let args = Args::new().push_long(states.address()).push(&cell.words(0, false)).push(&[n as u32]);
         let args = args.push(&[part.offset as u32]).push(&[part.len as u32]);
         // SAFETY: the parameters are those of `memory_put`; lengths were checked above.
         unsafe { self.put.launch(stream, (n * cell.size) as u64, BLOCK, args) }
@@ -374,36 +414,59 @@ impl MemoryKernels {
 
     /// Takes a step of `n` columns on their own, a sample for each.
     ///
-    /// Each gate holds its sum of inputs, and the sum of h.
+    /// Each gate holds its sum of inputs. `hidden` as in [`MemoryKernels::step_of`].
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    pub fn step(&self, stream: &Stream, n: usize, cell: &mut CellBuffers) -> Result<(), Error> {
+    pub fn step(&self, stream: &Stream, n: usize, hidden: Option<&View<'_, f32>>, cell: &mut CellBuffers) -> Result<(), Error> {
         length("columns", n, n.min(cell.n_samples))?;
-        self.launch_step(&self.step, stream, cell, one_step(n), n, [0, 0])
+        self.launch_forth(stream, one_step(n), n, 0, 0, hidden, cell)
     }
 
-    /// Takes step `step` of the columns of `slices`.
+    /// Takes step `step` of some columns.
     ///
-    /// Their first sample is `first` of the rows and `held` of the cell.
+    /// `hidden` are the layers of h, gate after gate: weights (size, size), then biases, for a cell of at most
+    /// [`MAX_FUSED`] outputs. Without, each gate's sum of h is given.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
     pub fn step_of(
         &self,
         stream: &Stream,
-        columns: &SequenceColumns<'_>,
-        slices: &MinibatchSlices,
-        [first, held]: [usize; 2],
+        columns: &SequencePart<'_>,
         step: usize,
+        hidden: Option<&View<'_, f32>>,
         cell: &mut CellBuffers,
     ) -> Result<(), Error> {
-        length("samples", held + slices.n, cell.n_samples.min(held + slices.n))?;
-        let n = slices.n / slices.n_steps();
-        self.launch_step(&self.step, stream, cell, columns.words(slices, first)?, n, [held, step])
+        let end = columns.held + columns.n_samples();
+        length("samples", end, cell.n_samples.min(end))?;
+        self.launch_forth(stream, columns.words()?, columns.n_columns(), columns.held, step, hidden, cell)
     }
 
-    /// Takes a step back, as [`MemoryKernels::step_of`].
+    #[expect(clippy::too_many_arguments, reason = "those of a launch")]
+    fn launch_forth(
+        &self,
+        stream: &Stream,
+        sequences: [u32; 12],
+        n: usize,
+        held: usize,
+        step: usize,
+        hidden: Option<&View<'_, f32>>,
+        cell: &mut CellBuffers,
+    ) -> Result<(), Error> {
+        if let Some(hidden) = hidden {
+            length("outputs of a cell", cell.size, cell.size.min(MAX_FUSED))?;
+            length("hidden", cell.kind.n_gates() * (cell.size + 1) * cell.size, hidden.len())?;
+        }
+        let args = Args::new().push(&cell.words(held, hidden.is_some())).push(&sequences).push(&[step as u32]);
+        let args = args.push_long(hidden.map_or(0, View::address));
+        // SAFETY: the parameters are those of `memory_step`; lengths were checked here and by the callers.
+        unsafe { self.step.launch(stream, (n * cell.size) as u64, BLOCK, args)? };
+        cell.is_next ^= hidden.is_some();
+        Ok(())
+    }
+
+    /// Takes a step of some columns back.
     ///
     /// The gradients of the outputs are written. Each gate's sums get theirs.
     ///
@@ -412,29 +475,15 @@ impl MemoryKernels {
     pub fn step_back(
         &self,
         stream: &Stream,
-        columns: &SequenceColumns<'_>,
-        slices: &MinibatchSlices,
-        [first, held]: [usize; 2],
+        columns: &SequencePart<'_>,
         step: usize,
         cell: &mut CellBuffers,
     ) -> Result<(), Error> {
-        length("samples", held + slices.n, cell.n_samples.min(held + slices.n))?;
+        let end = columns.held + columns.n_samples();
+        length("samples", end, cell.n_samples.min(end))?;
         length("gradients", cell.h.len(), cell.dh.len())?;
-        let n = slices.n / slices.n_steps();
-        self.launch_step(&self.step_back, stream, cell, columns.words(slices, first)?, n, [held, step])
-    }
-
-    fn launch_step(
-        &self,
-        kernel: &Kernel,
-        stream: &Stream,
-        cell: &mut CellBuffers,
-        sequences: [u32; 12],
-        n: usize,
-        [held, step]: [usize; 2],
-    ) -> Result<(), Error> {
-        let args = Args::new().push(&cell.words(held)).push(&sequences).push(&[step as u32]);
-        // SAFETY: the parameters are those of `memory_step` and `memory_step_back`; lengths were checked by the callers.
-        unsafe { kernel.launch(stream, (n * cell.size) as u64, BLOCK, args) }
+        let args = Args::new().push(&cell.words(columns.held, false)).push(&columns.words()?).push(&[step as u32]);
+        // SAFETY: the parameters are those of `memory_step_back`; lengths were checked above.
+        unsafe { self.step_back.launch(stream, (columns.n_columns() * cell.size) as u64, BLOCK, args) }
     }
 }

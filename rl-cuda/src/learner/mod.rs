@@ -25,7 +25,7 @@ pub use episodes::Episodes;
 pub use kernels::{EpochOrder, LearnerKernels, OneHotInputs, Terms};
 pub use layer::{Activation, DenseLayer, DenseParams};
 pub use loss::{ActionDistribution, HeadSizes, KL_PART, LossColumns, LossHeads, Objective, PARTS};
-pub use memory::{CellBuffers, CellKind, CellState, MemoryKernels, SequenceColumns};
+pub use memory::{CellBuffers, CellKind, CellState, MAX_FUSED, MemoryKernels, SequenceColumns, SequencePart};
 pub use narrow::{NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples};
 pub use off_policy::{JudgedSamples, OffPolicyKernels};
 pub use q_learning::{NextColumns, QLearningKernels, TD_TERMS, TdColumns};

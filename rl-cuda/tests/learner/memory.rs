@@ -1,6 +1,6 @@
 //! Kernels of memory.
 
-use rl_cuda::learner::{CellBuffers, CellKind, CellState, MemoryKernels, MinibatchSlices, SequenceColumns};
+use rl_cuda::learner::{CellBuffers, CellKind, CellState, MemoryKernels, MinibatchSlices, SequenceColumns, SequencePart};
 use rl_cuda::{Buffer, Device};
 
 use super::source;
@@ -32,7 +32,9 @@ pub(crate) fn memory(device: &Device, bits: &mut Bits<'_>) {
             let past = upload(device, &vec![u32::MAX; n]);
             let rows = if round == 0 { rows.view() } else { past.view() };
             let ends = ends.each_ref().map(|ends| ends.view());
-            let columns = SequenceColumns { rows, ends, first_states: first_states.view(), n_envs, horizon };
+            let of = SequenceColumns { rows, ends, first_states: first_states.view(), n_envs, horizon };
+            let columns = SequencePart { of, slices: &slices, first: 0, held };
+            let hidden = upload(device, &source.floats(kind.n_gates() * (size + 1) * size));
             let mut states = upload(device, &source.floats(n_columns * part.len));
             kernels.take(&stream, &states.view(), part, n_columns, &mut cell).unwrap();
             for gate in 0..kind.n_gates() {
@@ -42,15 +44,20 @@ pub(crate) fn memory(device: &Device, bits: &mut Bits<'_>) {
             let dh = upload(device, &source.floats(n * size));
             stream.copy(&cell.outputs_and_gradients(held, n).1, &dh.view()).unwrap();
             if round == 0 {
-                kernels.take_first(&stream, &columns, &slices, 0, part, &mut cell).unwrap();
+                kernels.take_first(&stream, &columns, part, &mut cell).unwrap();
             }
             for step in (0..t).chain((t..2 * t).rev()) {
                 for gate in 0..kind.n_gates() {
                     let sums = upload(device, &source.floats(n_columns * size));
                     stream.copy(&cell.step_operands(gate, n_columns).1, &sums.view()).unwrap();
                 }
-                let pass = if step < t { MemoryKernels::step_of } else { MemoryKernels::step_back };
-                pass(&kernels, &stream, &columns, &slices, [0, held], step % t, &mut cell).unwrap();
+                if step < t {
+                    // Sums of h that are given, or those of a step itself.
+                    let hidden = (step % 2 == 0).then(|| hidden.view());
+                    kernels.step_of(&stream, &columns, step, hidden.as_ref(), &mut cell).unwrap();
+                } else {
+                    kernels.step_back(&stream, &columns, step - t, &mut cell).unwrap();
+                }
                 kernels.put(&stream, &cell, part, n_columns, &states.view_mut()).unwrap();
                 stream.synchronize().unwrap();
                 bits.floats(&states.view());
@@ -64,7 +71,7 @@ pub(crate) fn memory(device: &Device, bits: &mut Bits<'_>) {
                 bits.floats(&cell.outputs(held, n));
             }
             kernels.take(&stream, &states.view(), part, n_columns, &mut cell).unwrap();
-            kernels.step(&stream, n_columns, &mut cell).unwrap();
+            kernels.step(&stream, n_columns, Some(&hidden.view()), &mut cell).unwrap();
             let flags = [(); 2].map(|()| upload(device, &source.flags(n_columns)));
             kernels.forget(&stream, [&flags[0].view(), &flags[1].view()], &states.view_mut()).unwrap();
             stream.synchronize().unwrap();

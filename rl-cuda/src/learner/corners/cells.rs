@@ -46,14 +46,21 @@ impl KernelBench<'_, MemoryKernels> {
         }
         let dh = self.floats_of(n * size, wild);
         self.stream.copy(&cell.outputs_and_gradients(held, n).1, &dh.view()).unwrap();
-        self.kernels.take_first(&self.stream, &of, slices, 0, part, &mut cell).unwrap();
+        let all = SequencePart { of, slices, first: 0, held };
+        let hidden = self.floats_of(kind.n_gates() * (size + 1) * size, wild);
+        self.kernels.take_first(&self.stream, &all, part, &mut cell).unwrap();
         for step in (0..t).chain((0..t).rev().map(|step| t + step)) {
             for gate in 0..kind.n_gates() {
                 let sums = self.floats_of(n_columns * size, wild);
                 self.stream.copy(&cell.step_operands(gate, n_columns).1, &sums.view()).unwrap();
             }
-            let pass = if step < t { MemoryKernels::step_of } else { MemoryKernels::step_back };
-            pass(&self.kernels, &self.stream, &of, slices, [0, held], step % t, &mut cell).unwrap();
+            if step < t {
+                // Sums of h that are given, or those of a step itself.
+                let hidden = (step % 2 == 0).then(|| hidden.view());
+                self.kernels.step_of(&self.stream, &all, step, hidden.as_ref(), &mut cell).unwrap();
+            } else {
+                self.kernels.step_back(&self.stream, &all, step - t, &mut cell).unwrap();
+            }
             let mut states = self.zeros(n_columns * part.len);
             self.kernels.put(&self.stream, &cell, part, n_columns, &states.view_mut()).unwrap();
             self.digest.floats(&self.stream, &states);
@@ -80,7 +87,8 @@ impl KernelBench<'_, MemoryKernels> {
             self.stream.copy(&cell.gate_mut(gate, 0, n), &a.view()).unwrap();
             self.stream.copy(&cell.step_operands(gate, n).1, &sums.view()).unwrap();
         }
-        self.kernels.step(&self.stream, n, &mut cell).unwrap();
+        let hidden = self.floats_of(kind.n_gates() * (size + 1) * size, wild);
+        self.kernels.step(&self.stream, n, Some(&hidden.view()), &mut cell).unwrap();
         self.kernels.put(&self.stream, &cell, part, n, &states.view_mut()).unwrap();
         self.add_view(&cell.outputs(0, n));
         let flags = [(); 2].map(|()| {
