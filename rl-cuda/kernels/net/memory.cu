@@ -169,7 +169,7 @@ extern "C" __global__ void memory_step(Cell cell, Sequences sequences, u32 step,
     }
     each_gate(cell, [&](u32 gate) { cell.gates[gate * cell.samples + at] = a[gate]; });
     cell.h[at] = h;
-    bool forgets = sequences.rows != 0 && step + 1 < sequences.cut.unit && sequences.begins(step + 1, column);
+    bool forgets = step + 1 < sequences.cut.unit && sequences.begins(step + 1, column);
     cell.h_next[i] = forgets ? 0.0f : h;
     if (cell.is_lstm) {
         cell.c_now[i] = forgets ? 0.0f : c;
