@@ -26,8 +26,8 @@ use crate::{CollectorState, Episode, Error};
 
 /// Maximum steps of a rollout that is captured as a graph, and those with memory.
 ///
-/// A step has some 15 nodes, with two LSTMs some 45. The launches of longer rollouts cost the host less than their graph would take
-/// of memory.
+/// A step has some 15 nodes, with two LSTMs some 45. The launches of longer rollouts cost the host less than their graph would
+/// take of memory.
 const MAX_CAPTURED_STEPS: [usize; 2] = [512, 128];
 
 /// Environments on a device, collected from without leaving it.
