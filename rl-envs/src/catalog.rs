@@ -163,7 +163,7 @@ impl Entry {
 
     /// Returns true if the CUDA kernels of this name step the same environment.
     ///
-    /// False with wrappers: the kernels have none but that which hides elements.
+    /// False with any wrapper but that which hides elements.
     #[must_use]
     pub fn is_twinned(&self) -> bool {
         self.twinned && Wrappers { hide: Hidden::Nothing, ..self.wrappers } == Wrappers::default()

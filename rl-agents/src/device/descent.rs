@@ -459,8 +459,9 @@ impl DeviceDescent {
     ///
     /// Long sequences are not captured: the launches cost the host less than their graph would take of memory.
     fn repeat(&mut self, kind: GraphKind, plan: &Plan, work: impl FnOnce(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
-        let n_steps = self.rollout.shape().n_steps;
-        if self.net.memory().is_some_and(|memory| n_steps * memory.nodes_per_step() > MAX_SEQUENCE_NODES) {
+        let RolloutShape { n_steps, n_envs, .. } = self.rollout.shape();
+        let n_parts = if let GraphKind::Reevaluate = kind { n_envs.div_ceil(self.net.held()) } else { 1 };
+        if self.net.memory().is_some_and(|memory| n_parts * n_steps * memory.nodes_per_step() > MAX_SEQUENCE_NODES) {
             return work(self);
         }
         let (stream, mut graph) = (self.stream.clone(), std::mem::take(&mut self.graphs[kind as usize]));

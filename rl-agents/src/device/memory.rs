@@ -71,10 +71,10 @@ impl DeviceMemory {
         self.cells.iter().map(|cell| cell.buffers.bytes()).sum()
     }
 
-    /// Bounds the nodes of a step in a graph: forth and back, or re-evaluated.
+    /// Estimates the nodes of a step in a graph: forth and back, or re-evaluated.
     pub(crate) fn nodes_per_step(&self) -> usize {
         let of_cell = |cell: &DeviceCell| cell.inputs.len() * if cell.is_fused() { 1 } else { 2 } + 3;
-        self.cells.iter().map(of_cell).sum::<usize>() + 12
+        self.cells.iter().map(of_cell).sum::<usize>() + 14
     }
 
     /// Returns the outputs of a cell for the first `m` samples that are held.

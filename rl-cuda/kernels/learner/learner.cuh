@@ -50,8 +50,8 @@ struct Samples {
     u32 begin, end;
 };
 
-// Slices of a minibatch of n samples. A slice has whole columns of `unit` samples, and tiles in blocks of `block` samples each: with memory
-// the steps of a column, and those of a block of columns; without, one sample, and all tiles of a slice.
+// Slices of a minibatch of n samples. `unit`: samples of a column, which a slice does not cut; 1 without memory. `block`: samples of a block
+// of columns, which a tile does not leave; without memory the largest slice, rounded up to tiles.
 struct Cut {
     u32 n, slices, unit, block;
 

@@ -1,8 +1,14 @@
-// GRU and LSTM cells, a step at a time: the twin of rl-agents/src/kernel/encoder/memory.rs. Their products are dense layers, but for those
-// of h in steps forth, where a sum of so few terms has one part.
+// GRU (Cho et al., 2014) and LSTM (Hochreiter and Schmidhuber, 1997), a step at a time: the twin of
+// rl-agents/src/kernel/encoder/memory.rs. With a = x W + b of the inputs and u = h W + b of the state:
+//
+// GRU: r = sigmoid(a_r + u_r), z = sigmoid(a_z + u_z), n = tanh(a_n + r u_n), h' = n + z (h - n).
+// LSTM: i, f, o = sigmoid(a + u), g = tanh(a_g + u_g), c' = f c + i g, h' = o tanh(c').
+//
+// The products are dense layers. In the forward pass of cells with at most 96 outputs, memory_step computes those with h itself. Every
+// number has one owner, so the results are bitwise deterministic.
 //
 // A step takes one row of each of several columns, of which a thread has one number. Matrices of a step are (columns, size), those of all
-// samples (samples, size). Their numbers are counted in 32 bits.
+// samples (samples, size). A matrix has fewer than 2^32 numbers.
 
 #include "activation.cuh"
 #include "learner.cuh"
@@ -106,7 +112,7 @@ extern "C" __global__ void memory_take(const f32* states, Cell cell, Sequences s
 }
 HOST_KERNEL(memory_take)
 
-// Puts the states of a cell back.
+// Puts the states of a cell back. One thread per number.
 extern "C" __global__ void memory_put(f32* states, Cell cell, u32 n_columns, u32 offset, u32 len) {
     u32 i = (u32)thread_number();
     if (i >= n_columns * cell.size) return;

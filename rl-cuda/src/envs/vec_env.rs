@@ -229,7 +229,9 @@ impl CudaVecEnv {
         self
     }
 
-    /// Replaces elements of each observation by 0, as [`rl_envs::wrappers::Hide`] does.
+    /// Replaces elements of each observation by 0, in the place of those hidden before.
+    ///
+    /// The observation space keeps their bounds. Graphs captured before do not change.
     ///
     /// # Errors
     /// [`Error::Kind`] if observations are bytes, [`Error::Length`] if one has fewer elements; errors of the device.
@@ -330,7 +332,7 @@ impl CudaVecEnv {
 
     /// Hides elements of rows of observations, given by their address.
     ///
-    /// And of as many final ones, unless their address is 0.
+    /// Also of as many final ones, unless their address is 0.
     #[allow(unsafe_code)]
     fn hide(&self, stream: &Stream, [obs, final_obs]: [u64; 2], n_rows: usize) -> Result<(), Error> {
         let Some(Hidden { kernel, elements }) = &self.hidden else { return Ok(()) };
@@ -374,7 +376,7 @@ impl CudaVecEnv {
     ///
     /// # Errors
     /// [`Error::Length`] if `rows` hold neither `k` steps nor one, [`Error::Kind`], [`Error::Launch`] or [`Error::Driver`].
-    /// Nothing has changed then.
+    /// Nothing has changed then, unless the launch that hides elements failed.
     pub fn step_on(&mut self, stream: &Stream, k: u32, source: ActionSource, rows: &StepViews<'_>) -> Result<(), Error> {
         let n = self.n_envs;
         let n_rows = if rows.rewards.len() == n { 1 } else { k as usize };

@@ -7,6 +7,9 @@ use crate::driver::kernel::Kernel;
 use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
+/// Largest number of elements of a matrix, and of samples.
+const MAX_NUMBERS: usize = 1 << 28;
+
 /// A cell of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CellKind {
@@ -57,8 +60,8 @@ impl CellBuffers {
     /// # Errors
     /// [`Error::Length`] if a matrix has more than 2^28 numbers; errors of the device.
     pub fn new(device: &Device, kind: CellKind, size: usize, n_samples: usize, learns: bool) -> Result<Self, Error> {
-        let n = n_samples * size;
-        length("numbers of a cell", n, n.min(1 << 28))?;
+        let n = n_samples.saturating_mul(size);
+        length("numbers of a cell", n, n.min(MAX_NUMBERS))?;
         let matrix = |needed: bool| Buffer::zeros(device, if needed { n } else { 0 });
         let is_lstm = kind == CellKind::Lstm;
         Ok(Self {
@@ -100,7 +103,7 @@ impl CellBuffers {
 
     /// Returns `n` samples of a gate from sample `first` on, (n, size).
     ///
-    /// Its sum of inputs for writing, later the gradient of that.
+    /// Before a step the sum of inputs, which the caller writes; after [`MemoryKernels::step_back`] the gradient of that sum.
     pub fn gate_mut(&mut self, gate: usize, first: usize, n: usize) -> ViewMut<'_, f32> {
         let at = (gate * self.n_samples + first) * self.size;
         self.gates.view_mut().into_slice(at..at + n * self.size)
@@ -113,7 +116,9 @@ impl CellBuffers {
         self.gates.view().slice(at..at + n * self.size)
     }
 
-    /// Returns the gradient of a gate's sum of h, likewise.
+    /// Returns the gradient of a gate's sum of h, (n, size).
+    ///
+    /// After [`MemoryKernels::step_back`] only.
     #[must_use]
     pub fn hidden_gate(&self, gate: usize, first: usize, n: usize) -> View<'_, f32> {
         if self.kind == CellKind::Gru && gate == 2 {
@@ -142,7 +147,7 @@ impl CellBuffers {
 
     /// Returns the states h before the next step, and a gate's sums of them.
     ///
-    /// Those of `n` columns, (n, size) each; the sums for writing.
+    /// Both are (n, size), for `n` columns; the caller may write the sums.
     pub fn step_operands(&mut self, gate: usize, n: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
         let (at, len) = (gate * self.n_samples * self.size, n * self.size);
         let now = if self.is_next { &self.next } else { &self.now[0] };
@@ -151,7 +156,7 @@ impl CellBuffers {
 
     /// Returns the gradients of a gate's sum of h in the latest step back, and of h.
     ///
-    /// Those of `n` columns, (n, size) each; that of h, which is the state before the step, for writing.
+    /// Both are (n, size), for `n` columns. That of h is of the state before the step; the caller adds to it.
     pub fn step_back_operands(&mut self, gate: usize, n: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
         let (at, len) = (gate * self.n_samples * self.size, n * self.size);
         (self.sums.view().slice(at..at + len), self.d_now[0].view_mut().into_slice(0..len))
@@ -159,7 +164,7 @@ impl CellBuffers {
 
     /// Returns the kernels' `Cell`, of samples from `first` on.
     ///
-    /// Its states h after a step are those before it, or with `apart` in another place.
+    /// With `apart`, the states h after a step are in another buffer than those before it.
     fn words(&self, first: usize, apart: bool) -> [u32; 30] {
         let Self { gates, sums, inner, before, h, now, next, is_next, dh, d_now, .. } = self;
         let both = if *is_next { [next, &now[0]] } else { [&now[0], next] };
@@ -234,12 +239,22 @@ impl SequencePart<'_> {
         self.slices.n / self.slices.n_steps()
     }
 
+    /// Checks that a cell has the samples, and the columns a step.
+    fn check(&self, step: usize, cell: &CellBuffers) -> Result<(), Error> {
+        let end = self.held.saturating_add(self.n_samples());
+        length("samples", end, cell.n_samples.min(end))?;
+        length("steps", step.saturating_add(1), self.slices.n_steps().min(step.saturating_add(1)))
+    }
+
     /// Returns the kernels' `Sequences`.
     fn words(&self) -> Result<[u32; 12], Error> {
         let Self { of: SequenceColumns { rows, ends, n_envs, horizon, .. }, slices, first, .. } = *self;
-        length("rows", first + slices.n, rows.len().min(first + slices.n))?;
+        let end = first.saturating_add(slices.n);
+        length("samples", slices.n, slices.n.min(MAX_NUMBERS))?;
+        length("rows", end, rows.len().min(end))?;
+        length("environments", n_envs.max(1), n_envs)?;
         for ends in &ends {
-            length("ends", slices.n_steps() * n_envs, ends.len())?;
+            length("ends", slices.n_steps().saturating_mul(n_envs), ends.len().min(MAX_NUMBERS))?;
         }
         let mut words = [0; 12];
         words[..4].copy_from_slice(&slices.cut());
@@ -259,7 +274,7 @@ fn one_step(n: usize) -> [u32; 12] {
 
 /// Largest number of outputs of a cell whose sums of h a step computes itself.
 ///
-/// They have one part, as those of dense layers.
+/// Dense layers add up as many terms in one part, too, so the bits are the same.
 pub const MAX_FUSED: usize = 96;
 
 /// Part of the states (n, S) of a policy that belongs to a cell.
@@ -313,7 +328,7 @@ impl MemoryKernels {
         rows: &ViewMut<'_, u32>,
     ) -> Result<(), Error> {
         length("columns", slices.n / slices.n_steps(), columns.len())?;
-        length("rows", slices.n, rows.len())?;
+        length("rows", slices.n, rows.len().min(MAX_NUMBERS))?;
         let mut words = one_step(0);
         words[..4].copy_from_slice(&slices.cut());
         words[10] = n_envs as u32;
@@ -334,7 +349,7 @@ impl MemoryKernels {
         n: usize,
         cell: &mut CellBuffers,
     ) -> Result<(), Error> {
-        length("states", n * part.len, states.len())?;
+        length("states", n.saturating_mul(part.len), states.len())?;
         self.take_from(stream, states, one_step(n), part, n, cell)
     }
 
@@ -350,7 +365,7 @@ impl MemoryKernels {
         cell: &mut CellBuffers,
     ) -> Result<(), Error> {
         let SequenceColumns { first_states, n_envs, .. } = columns.of;
-        length("first_states", n_envs * part.len, first_states.len())?;
+        length("first_states", n_envs.saturating_mul(part.len), first_states.len())?;
         self.take_from(stream, &first_states, columns.words()?, part, columns.n_columns(), cell)
     }
 
@@ -363,7 +378,7 @@ impl MemoryKernels {
         n: usize,
         cell: &mut CellBuffers,
     ) -> Result<(), Error> {
-        length("state", part.len, part.len.max(part.offset + cell.state_len()))?;
+        length("state", part.len, part.len.max(part.offset.saturating_add(cell.state_len())))?;
         length("columns", n, n.min(cell.n_samples))?;
         cell.is_next = false;
         let args = Args::new().push_long(states.address()).push(&cell.words(0, false)).push(&sequences);
@@ -384,8 +399,8 @@ impl MemoryKernels {
         n: usize,
         states: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
-        length("states", n * part.len, states.len())?;
-        length("state", part.len, part.len.max(part.offset + cell.state_len()))?;
+        length("states", n.saturating_mul(part.len), states.len())?;
+        length("state", part.len, part.len.max(part.offset.saturating_add(cell.state_len())))?;
         length("columns", n, n.min(cell.n_samples))?;
         let args = Args::new().push_long(states.address()).push(&cell.words(0, false)).push(&[n as u32]);
         let args = args.push(&[part.offset as u32]).push(&[part.len as u32]);
@@ -414,7 +429,8 @@ impl MemoryKernels {
 
     /// Takes a step of `n` columns on their own, a sample for each.
     ///
-    /// Each gate holds its sum of inputs. `hidden` as in [`MemoryKernels::step_of`].
+    /// Each gate holds its sum of inputs. `hidden` as in [`MemoryKernels::step_of`]. Captured steps begin with
+    /// [`MemoryKernels::take`].
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -426,7 +442,7 @@ impl MemoryKernels {
     /// Takes step `step` of some columns.
     ///
     /// `hidden` are the layers of h, gate after gate: weights (size, size), then biases, for a cell of at most
-    /// [`MAX_FUSED`] outputs. Without, each gate's sum of h is given.
+    /// [`MAX_FUSED`] outputs. Without, each gate's sum of h is given. Captured steps begin with [`MemoryKernels::take_first`].
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -438,8 +454,7 @@ impl MemoryKernels {
         hidden: Option<&View<'_, f32>>,
         cell: &mut CellBuffers,
     ) -> Result<(), Error> {
-        let end = columns.held + columns.n_samples();
-        length("samples", end, cell.n_samples.min(end))?;
+        columns.check(step, cell)?;
         self.launch_forth(stream, columns.words()?, columns.n_columns(), columns.held, step, hidden, cell)
     }
 
@@ -479,8 +494,7 @@ impl MemoryKernels {
         step: usize,
         cell: &mut CellBuffers,
     ) -> Result<(), Error> {
-        let end = columns.held + columns.n_samples();
-        length("samples", end, cell.n_samples.min(end))?;
+        columns.check(step, cell)?;
         length("gradients", cell.h.len(), cell.dh.len())?;
         let args = Args::new().push(&cell.words(columns.held, false)).push(&columns.words()?).push(&[step as u32]);
         // SAFETY: the parameters are those of `memory_step_back`; lengths were checked above.

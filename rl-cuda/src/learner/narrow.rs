@@ -173,6 +173,7 @@ impl LearnerKernels {
         partial: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let NarrowNumbers { params, inputs, outputs, deltas, held, first } = numbers;
+        length("samples of a column", 1, slices.n_steps())?;
         within("inputs", (held + slices.n) * net.n_in(), inputs.len())?;
         for chain in &net.chains {
             for (l, of) in chain.iter().enumerate() {

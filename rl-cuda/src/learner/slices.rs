@@ -53,7 +53,7 @@ impl MinibatchSlices {
     /// The tiles are those of each block of `block` columns. Otherwise as [`MinibatchSlices::new`].
     ///
     /// # Panics
-    /// If `count` is not a power of two up to 16.
+    /// If `count` is not a power of two up to 16, or `block` is 0.
     #[must_use]
     pub fn of_columns(n_columns: usize, n_steps: usize, block: usize, count: usize, len: usize, max_numbers: usize) -> Self {
         let tiles = |n_columns: usize| (n_columns * n_steps).div_ceil(TILE);

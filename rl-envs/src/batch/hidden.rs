@@ -3,9 +3,9 @@
 use crate::batch::vec_env::{VecEnv, inherited};
 use crate::{ActionSpace, Canvas, Error, ObsSliceMut, Space, StepSlicesMut, either, visit};
 
-/// A batch as of environments in [`Hide`](crate::wrappers::Hide).
+/// Batch whose observations have elements replaced by 0.
 ///
-/// They step as fast as without it.
+/// As with [`Hide`](crate::wrappers::Hide) around each environment, but the environments may step in lanes.
 pub(crate) struct HiddenVecEnv {
     envs: Box<dyn VecEnv>,
     elements: Vec<usize>,

@@ -1,7 +1,7 @@
 //! Cells of memory.
 
 use super::*;
-use crate::View;
+use crate::{Device, Error, View};
 
 impl KernelBench<'_, MemoryKernels> {
     fn floats_of(&mut self, n: usize, wild: bool) -> Buffer<f32> {
@@ -116,4 +116,28 @@ fn cells_agree_on_any_numbers() {
         }
         bench.digest
     });
+}
+
+#[test]
+fn steps_and_columns_that_do_not_exist_are_refused() {
+    for device in &Device::for_tests() {
+        let (stream, kernels) = (device.stream().unwrap(), MemoryKernels::new(device).unwrap());
+        let mut cell = CellBuffers::new(device, CellKind::Gru, 2, 6, true).unwrap();
+        let (rows, ends, states) = (Buffer::<u32>::zeros(device, 6), Buffer::<u8>::zeros(device, 6), Buffer::zeros(device, 4));
+        let (rows, ends, states) = (rows.unwrap(), ends.unwrap(), states.unwrap());
+        let slices = MinibatchSlices::of_columns(2, 3, 32, 1, 1, 1);
+        let ends = [ends.view(), ends.view()];
+        let of = SequenceColumns { rows: rows.view(), ends, first_states: states.view(), n_envs: 2, horizon: 0 };
+        let part = SequencePart { of, slices: &slices, first: 0, held: 0 };
+        let refused = |result| assert!(matches!(result, Err(Error::Length { .. })), "{device}: {result:?}");
+        refused(kernels.step_of(&stream, &part, 3, None, &mut cell));
+        refused(kernels.step_back(&stream, &part, usize::MAX, &mut cell));
+        refused(kernels.step_of(&stream, &SequencePart { held: 1, ..part }, 0, None, &mut cell));
+        refused(kernels.step_of(&stream, &SequencePart { first: usize::MAX, ..part }, 0, None, &mut cell));
+        let none = SequencePart { of: SequenceColumns { n_envs: 0, ends: [ends[0].slice(0..0); 2], ..of }, ..part };
+        refused(kernels.step_of(&stream, &none, 0, None, &mut cell));
+        refused(kernels.take(&stream, &states.view(), CellState { offset: 0, len: usize::MAX }, 2, &mut cell));
+        refused(CellBuffers::new(device, CellKind::Gru, usize::MAX, 2, false).map(|_| ()));
+        kernels.step_of(&stream, &part, 2, None, &mut cell).unwrap();
+    }
 }
