@@ -294,7 +294,7 @@ impl DeviceNet {
 
     /// Runs all steps of the columns of some slices forward, for a network with memory.
     ///
-    /// They are held together. `write` writes their observations.
+    /// The activations of all their samples are held. `write` writes the observations.
     pub(crate) fn forward_columns(
         &mut self,
         queue: Queue<'_>,

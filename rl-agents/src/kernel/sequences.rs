@@ -42,10 +42,9 @@ fn push_rows(columns: &[u32], n_slices: usize, n_steps: usize, n_envs: usize, ro
     }
 }
 
-/// Writes the rows of minibatches of `width` columns each.
+/// Writes the rows of a pass, whose minibatches have `width` columns each.
 ///
-/// They are in the order of the samples. The rollout has `n_steps` steps of all columns; `n_params` is the number of parameters
-/// of the networks.
+/// `columns` are all columns of the rollout, `n_steps` its steps, `n_params` the parameters of the networks.
 pub(crate) fn set_rows(columns: &[u32], width: usize, n_steps: usize, n_params: usize, rows: &mut Vec<u32>) {
     rows.clear();
     for minibatch in columns.chunks(width) {

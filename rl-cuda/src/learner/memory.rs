@@ -1,5 +1,7 @@
 //! Cells of GRU and LSTM, a step at a time.
 
+use std::ops::Range;
+
 use super::kernels::BLOCK;
 use super::slices::MinibatchSlices;
 use crate::driver::args::{Args, long};
@@ -81,12 +83,6 @@ impl CellBuffers {
         })
     }
 
-    /// Kind of the cell.
-    #[must_use]
-    pub fn kind(&self) -> CellKind {
-        self.kind
-    }
-
     /// Bytes of all buffers.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -105,15 +101,20 @@ impl CellBuffers {
     ///
     /// Before a step the sum of inputs, which the caller writes; after [`MemoryKernels::step_back`] the gradient of that sum.
     pub fn gate_mut(&mut self, gate: usize, first: usize, n: usize) -> ViewMut<'_, f32> {
+        let place = self.place(gate, first, n);
+        self.gates.view_mut().into_slice(place)
+    }
+
+    /// Returns the place of `n` rows of a gate, from row `first` on.
+    fn place(&self, gate: usize, first: usize, n: usize) -> Range<usize> {
         let at = (gate * self.n_samples + first) * self.size;
-        self.gates.view_mut().into_slice(at..at + n * self.size)
+        at..at + n * self.size
     }
 
     /// Returns the gradient of a gate's sum of the inputs, (n, size).
     #[must_use]
     pub fn gate(&self, gate: usize, first: usize, n: usize) -> View<'_, f32> {
-        let at = (gate * self.n_samples + first) * self.size;
-        self.gates.view().slice(at..at + n * self.size)
+        self.gates.view().slice(self.place(gate, first, n))
     }
 
     /// Returns the gradient of a gate's sum of h, (n, size).
@@ -122,7 +123,7 @@ impl CellBuffers {
     #[must_use]
     pub fn hidden_gate(&self, gate: usize, first: usize, n: usize) -> View<'_, f32> {
         if self.kind == CellKind::Gru && gate == 2 {
-            return self.inner.view().slice(first * self.size..(first + n) * self.size);
+            return self.inner.view().slice(self.place(0, first, n));
         }
         self.gate(gate, first, n)
     }
@@ -130,36 +131,36 @@ impl CellBuffers {
     /// Returns the states h before the steps of some samples, (n, size).
     #[must_use]
     pub fn before(&self, first: usize, n: usize) -> View<'_, f32> {
-        self.before[0].view().slice(first * self.size..(first + n) * self.size)
+        self.before[0].view().slice(self.place(0, first, n))
     }
 
     /// Returns the outputs of some samples, (n, size).
     #[must_use]
     pub fn outputs(&self, first: usize, n: usize) -> View<'_, f32> {
-        self.h.view().slice(first * self.size..(first + n) * self.size)
+        self.h.view().slice(self.place(0, first, n))
     }
 
     /// Returns outputs of some samples, and their gradients, (n, size) each.
     pub fn outputs_and_gradients(&mut self, first: usize, n: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
-        let range = first * self.size..(first + n) * self.size;
-        (self.h.view().slice(range.clone()), self.dh.view_mut().into_slice(range))
+        let place = self.place(0, first, n);
+        (self.h.view().slice(place.clone()), self.dh.view_mut().into_slice(place))
     }
 
     /// Returns the states h before the next step, and a gate's sums of them.
     ///
     /// Both are (n, size), for `n` columns; the caller may write the sums.
     pub fn step_operands(&mut self, gate: usize, n: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
-        let (at, len) = (gate * self.n_samples * self.size, n * self.size);
+        let (states, sums) = (self.place(0, 0, n), self.place(gate, 0, n));
         let now = if self.is_next { &self.next } else { &self.now[0] };
-        (now.view().slice(0..len), self.sums.view_mut().into_slice(at..at + len))
+        (now.view().slice(states), self.sums.view_mut().into_slice(sums))
     }
 
     /// Returns the gradients of a gate's sum of h in the latest step back, and of h.
     ///
     /// Both are (n, size), for `n` columns. That of h is of the state before the step; the caller adds to it.
     pub fn step_back_operands(&mut self, gate: usize, n: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
-        let (at, len) = (gate * self.n_samples * self.size, n * self.size);
-        (self.sums.view().slice(at..at + len), self.d_now[0].view_mut().into_slice(0..len))
+        let (states, sums) = (self.place(0, 0, n), self.place(gate, 0, n));
+        (self.sums.view().slice(sums), self.d_now[0].view_mut().into_slice(states))
     }
 
     /// Returns the kernels' `Cell`, of samples from `first` on.

@@ -19,13 +19,14 @@ impl HiddenVecEnv {
         let observation_space = envs.observation_space().clone().with_zeros(&elements);
         Self { envs, elements, observation_space }
     }
-}
 
-/// Replaces elements of each observation, of `d` elements, by 0.
-fn hide(elements: &[usize], d: usize, obs: ObsSliceMut<'_>) {
-    either!(Obs, obs, |obs| for row in obs.chunks_exact_mut(d) {
-        elements.iter().for_each(|&element| row[element] = Default::default());
-    });
+    /// Replaces elements of each observation by 0.
+    fn hide(&self, obs: ObsSliceMut<'_>) {
+        let d = self.observation_space.len();
+        either!(Obs, obs, |obs| for row in obs.chunks_exact_mut(d) {
+            self.elements.iter().for_each(|&element| row[element] = Default::default());
+        });
+    }
 }
 
 impl VecEnv for HiddenVecEnv {
@@ -33,27 +34,27 @@ impl VecEnv for HiddenVecEnv {
 
     fn reset_into(&mut self, seed: u64, mut obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         self.envs.reset_into(seed, visit!(Obs, obs.as_mut(), |obs| &mut **obs), masks)?;
-        hide(&self.elements, self.observation_space.len(), obs);
+        self.hide(obs);
         Ok(())
     }
 
     fn step_into(&mut self, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
         self.envs.step_into(steps.view_mut())?;
         let StepSlicesMut { obs, final_obs, .. } = steps;
-        [obs, final_obs].into_iter().for_each(|obs| hide(&self.elements, self.observation_space.len(), obs));
+        [obs, final_obs].into_iter().for_each(|obs| self.hide(obs));
         Ok(())
     }
 
     fn restart(&mut self, env_idx: usize, mut obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         self.envs.restart(env_idx, visit!(Obs, obs.as_mut(), |obs| &mut **obs), masks)?;
-        hide(&self.elements, self.observation_space.len(), obs);
+        self.hide(obs);
         Ok(())
     }
 
     fn repeat_step(&mut self, env_idx: usize, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
         self.envs.repeat_step(env_idx, steps.view_mut())?;
         let StepSlicesMut { obs, final_obs, .. } = steps;
-        [obs, final_obs].into_iter().for_each(|obs| hide(&self.elements, self.observation_space.len(), obs));
+        [obs, final_obs].into_iter().for_each(|obs| self.hide(obs));
         Ok(())
     }
 
