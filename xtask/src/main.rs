@@ -14,152 +14,249 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
+use clap::{Parser, Subcommand};
 
 use crate::bench::{actors, board, grids, growth, http, lag, learning, peers, pipeline, presets, ranks, sb3, scale, study};
 use crate::chaos::{behaviours, full_disk, fuzz, kill9, kills, soak, worker};
 use crate::checks::{counts, packages, tidy};
+use crate::process::RlProgram;
 use crate::proof::{candle_cuda, gpu_bundle, gpu_record, ptx, ptx_mutations, ptx_runs, standin};
 
-const USAGE: &str = "\
-usage: cargo xtask <command>
+#[derive(Parser)]
+#[command(name = "cargo xtask", about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Verb,
+}
 
-  test           run every check: tidy, format, clippy, all tests, examples, documentation, crates outside the workspace
-  bench --peers [envs|minatar|workers|learners|avx2|continuous|replay|pipeline]
-                 compare our speed with gymnax, EnvPool, MinAtar, Gymnasium, PyTorch, Stable-Baselines3, rejax and cpprb, which are
-                 installed into target; all groups, or one
-  bench --growth
-                 measure step cost by number of environments and work per step; writes bench/growth.md and .svg
-  bench --presets [dqn|continuous|gym]
-                 train the presets over five or ten seeds, beside RL Baselines3 Zoo's agents; writes bench/presets.md,
-                 presets-dqn.md and presets-continuous.md (SAC and TD3); `gym` trains those of PPO in Gymnasium's environments, too, and
-                 writes presets-gym.md
-  bench --learning
-                 train PPO on CartPole with both learners over 5 seeds; writes bench/learning.svg
-  bench --grids  train the presets of Snake over two seeds; writes bench/grids.md and its curves
-  bench --minatar
-                 train PPO in MinAtar's five games over two seeds; writes bench/minatar.md and its curves
-  bench --lag    train PPO and A2C on CartPole with stale rollouts, ten seeds each; writes bench/lag.md and its curves
-  bench --pipeline
-                 measure how much waiting the pipeline hides; writes bench/pipeline.md
-  bench --http [N]
-                 train the workloads http-small and http-large; writes bench/http.md; with N, rollouts are N times shorter
-  bench --board  train with and without the board of `rl train`, and take pictures of it; writes bench/board.md
-  bench --ranks  train by two processes of a thread each (mpirun) beside two threads; writes bench/ranks.md
-  bench --actors train with actors and a learner (mpirun), beside RLlib, which is installed into target; writes bench/actors.md
-  bench --scale  train by 1, 2 and 4 processes (mpirun), and predict the time of up to 1,024; writes bench/scale.md
-  bench --sb3    train PPO in Gymnasium's environments beside Stable-Baselines3's; writes bench/sb3.md
-  bench --sb3-returns
-                 train over many seeds beside Stable-Baselines3, for hours; writes bench/sb3-returns.md
-  bench --study NAME
-                 measure what settings, environments and threads cost or bring; writes bench/study-NAME.md. a2c: beside
-                 Stable-Baselines3, with the use of the processor; envs: steps and seconds to solve CartPole; memory:
-                 what policies that remember learn; recurrent: beside sb3-contrib's RecurrentPPO; inputs: several inputs
-                 and Atari beside Stable-Baselines3; python: the
-                 Python package beside EnvPool, gymnax, Gymnasium, cpprb and TorchRL; replay: a replay memory in a
-                 file; sizes: throughput and memory by network, rollout and minibatch; snake: speed and what is learnt; threads: beyond the cores; time: return
-                 over wall time beside Stable-Baselines3; vector: time of a step by number of environments, for each way to step
-  ptx            compile rl-cuda/kernels to rl-cuda/ptx, and the kernels of xtask/outside/cuda
-  ptx --check    check that rl-cuda/ptx is up to date, assembles, and spills no registers
-  ptx --coverage list the instructions of rl-cuda/ptx that no test executes; fails on one that xtask/ptx_unexecuted.txt lacks
-  ptx --mutate N [--seed S] [--entry NAME]
-                 change N instructions of rl-cuda/ptx (or of one kernel), one at a time; fails if no test notices one,
-                 xtask/ptx_equivalent.txt aside; `all` in place of N changes each instruction in each way
-  ptx --counts [--write]
-                 compare instructions and memory transactions of each kernel with rl-cuda/ptx/counts.txt, or write it and
-                 bench/gpu-model.md
-  standin COMMAND..
-                 run a command with the stand-in driver in place of a GPU, for instance
-                 `cargo xtask standin rl bench env cartpole --envs 64 --device cuda --seconds 1`
-  standin --schedules
-                 run the device tests on the stand-in driver under each of its schedules
-  standin --waits
-                 remove each wait of rl-cuda in turn: a test must notice it
-  candle-cuda    build `rl` with candle's CUDA backend in target/candle-cuda, by a CUDA toolkit that is installed into target; needs
-                 minutes, and no GPU
-  dist           pack the program for Linux machines without Rust, with completions, manual pages and licences, into target/archive; tries
-                 the archive in an empty root
-  wheel          build the Python package into target/wheels; installs it into an empty virtual environment and trains there
-  gpu-bundle     pack GPU tests and benchmarks into target/gpu-bundle.tar.gz, for a machine that has only a driver
-  gpu-record DIR
-                 write bench/gpu-NAME.md and its picture from the bundle's results in DIR
-  fuzz --minutes N [--seed S] [--kind NAME] [--program FILE]
-                 run rl on mutated configurations, checkpoints, traces and command lines, with workers and recordings that lie, and on
-                 runs and sweeps of others; fails on a panic, a hang, an undocumented exit code, a process that is left or that a file
-                 has started, and a changed file outside. --kind takes the inputs whose kind in the table at the end begins so, --replay FILE
-                 runs a failed input again; the default program is the release build, the Python of gym: environments that of RL_PYTHON
-  kill9 --kills N [--seed S] [--program FILE]
-                 kill runs at random moments, resume them, and compare with uninterrupted runs
-  kills --kills N [--seed S] [--program FILE] [--python FILE]
-                 kill workers, programs and a website at random moments; runs must go on within ten seconds, without orphans
-  behaviours --runs N [--seed S] [--program FILE] [--python FILE]
-                 train with workers that misbehave at random, and send signals; fails on a process that is left, a hang, a wrong exit code
-                 or count. --index I runs one of them again; with --python, some are environments of Gymnasium
-  full-disk [--program FILE]
-                 run on a disk that is full at the start, while saving, while logging, and at resume
-  soak --hours N [--crawl yes] [--program FILE]
-                 run six configurations (or crawlers on websites with faults) for N hours and watch memory, threads, child
-                 processes and descriptors; writes bench/soak.md (or soak-crawl.md) and .svg
-  tidy           check the workspace's rules: dependencies between crates, what each crate never does, unsafe code, names, prose,
-                 the map of files, figures of documents against their records
-  tidy --counts  print lines, public items, enums over element type or action kind, structs of a step, long files, circles of
-                 imports
-";
+/// Commands; `cargo xtask COMMAND --help` tells more.
+#[derive(Subcommand)]
+enum Verb {
+    /// Run every check
+    ///
+    /// Tidy, format, clippy, all tests, examples, documentation, crates outside the workspace.
+    Test,
+    /// Run what `test` runs beside the tests
+    #[command(hide = true)]
+    TestBeside,
+    /// Measure, and write a record below bench
+    Bench(Bench),
+    /// Compile rl-cuda/kernels to rl-cuda/ptx, or check the PTX
+    ///
+    /// Compiles the kernels of xtask/outside/cuda, too.
+    Ptx(Ptx),
+    /// Run a command with the stand-in driver in place of a GPU
+    Standin(standin::StandinArgs),
+    /// Build `rl` with candle's CUDA backend in target/candle-cuda
+    ///
+    /// A CUDA toolkit is installed into target. Needs minutes, and no GPU.
+    CandleCuda,
+    /// Pack the program for Linux machines without Rust into target/archive
+    ///
+    /// With completions, manual pages and licences; tries the archive in an empty root.
+    Dist,
+    /// Build the Python package into target/wheels
+    ///
+    /// Installs it into an empty virtual environment, and trains there.
+    Wheel,
+    /// Pack GPU tests and benchmarks into target/gpu-bundle.tar.gz
+    ///
+    /// For a machine that has only a driver.
+    GpuBundle,
+    /// Write bench/gpu-NAME.md and its picture from the results of the bundle
+    GpuRecord {
+        /// Directory of the results
+        dir: PathBuf,
+    },
+    /// Run `rl` on mutated inputs
+    ///
+    /// Configurations, checkpoints, traces and command lines, workers and recordings that lie, runs and sweeps of others.
+    /// Fails on a panic, a hang, an undocumented exit code, a process that is left or that a file has started, and a changed
+    /// file outside. The Python of gym: environments is that of RL_PYTHON.
+    Fuzz(fuzz::FuzzArgs),
+    /// Kill runs at random moments, resume them, and compare with uninterrupted runs
+    Kill9(kill9::Kill9Args),
+    /// Kill workers, programs and a website at random moments
+    ///
+    /// Runs must go on within ten seconds, without orphans.
+    Kills(kills::KillsArgs),
+    /// Train with workers that misbehave at random, and send signals
+    ///
+    /// Fails on a process that is left, a hang, a wrong exit code or count.
+    Behaviours(behaviours::BehavioursArgs),
+    /// Be the environment that `fuzz` and `behaviours` start
+    #[command(hide = true)]
+    Worker { script: PathBuf },
+    /// Run on a disk that is full
+    ///
+    /// At the start, while saving, while logging, and at resume.
+    FullDisk(RlProgram),
+    /// Run six configurations for hours; writes bench/soak.md and its picture
+    ///
+    /// Watches memory, threads, child processes and descriptors.
+    Soak(soak::SoakArgs),
+    /// Check the workspace's rules
+    ///
+    /// Dependencies between crates, what each crate never does, unsafe code, names, prose, the map of files, figures of
+    /// documents against their records.
+    Tidy {
+        /// Print counts of the code
+        ///
+        /// Lines, public items, enums over element type or action kind, structs of a step, long files, circles of imports.
+        #[arg(long)]
+        counts: bool,
+    },
+}
+
+/// One measurement.
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+struct Bench {
+    /// Compare speed with others [default: all groups]
+    ///
+    /// Groups are envs, minatar, workers, learners, avx2, continuous, replay and pipeline. The others are installed into target.
+    #[arg(long, value_name = "GROUP", num_args = 0..=1)]
+    peers: Option<Option<String>>,
+    /// Cost of a step by number of environments and work per step
+    #[arg(long)]
+    growth: bool,
+    /// Train presets over five or ten seeds [default: all but gym]
+    ///
+    /// Beside RL Baselines3 Zoo's agents. Groups are dqn, continuous (SAC and TD3) and gym (in Gymnasium's environments).
+    #[arg(long, value_name = "GROUP", num_args = 0..=1)]
+    presets: Option<Option<String>>,
+    /// Train PPO on CartPole with both learners over five seeds
+    #[arg(long)]
+    learning: bool,
+    /// Train the presets of Snake over two seeds
+    #[arg(long)]
+    grids: bool,
+    /// Train PPO in MinAtar's five games over two seeds
+    #[arg(long)]
+    minatar: bool,
+    /// Train PPO and A2C on CartPole with stale rollouts, ten seeds each
+    #[arg(long)]
+    lag: bool,
+    /// Waiting that the pipeline hides
+    #[arg(long)]
+    pipeline: bool,
+    /// Train http-small and http-large [default: 1]
+    ///
+    /// Rollouts are N times shorter.
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", value_parser = clap::value_parser!(u64).range(1..=64))]
+    http: Option<u64>,
+    /// Train with and without the board of `rl train`, and take pictures of it
+    #[arg(long)]
+    board: bool,
+    /// Train by two processes of a thread each (mpirun) beside two threads
+    #[arg(long)]
+    ranks: bool,
+    /// Train with actors and a learner (mpirun), beside RLlib
+    #[arg(long)]
+    actors: bool,
+    /// Train by 1, 2 and 4 processes (mpirun), and predict the time of up to 1,024
+    #[arg(long)]
+    scale: bool,
+    /// Train PPO in Gymnasium's environments beside Stable-Baselines3's
+    #[arg(long)]
+    sb3: bool,
+    /// Train over many seeds beside Stable-Baselines3, for hours
+    #[arg(long)]
+    sb3_returns: bool,
+    /// Cost or gain of settings, environments or threads
+    #[arg(long, value_name = "NAME", value_parser = study::names())]
+    study: Option<String>,
+}
+
+impl Bench {
+    fn run(&self, root: &Path) -> Result<()> {
+        match self {
+            Self { growth: true, .. } => growth::measure(root),
+            Self { learning: true, .. } => learning::compare(root),
+            Self { grids: true, .. } => grids::snake(root),
+            Self { minatar: true, .. } => grids::minatar(root),
+            Self { lag: true, .. } => lag::measure(root),
+            Self { pipeline: true, .. } => pipeline::measure(root),
+            Self { board: true, .. } => board::measure(root),
+            Self { ranks: true, .. } => ranks::measure(root),
+            Self { actors: true, .. } => actors::measure(root),
+            Self { scale: true, .. } => scale::measure(root),
+            Self { sb3: true, .. } => sb3::measure(root),
+            Self { sb3_returns: true, .. } => sb3::measure_returns(root),
+            Self { peers: Some(group), .. } => peers::peers(root, group.as_deref()),
+            Self { presets: Some(group), .. } => presets::measure(root, group.as_deref()),
+            Self { http: Some(n), .. } => http::measure(root, *n),
+            Self { study: Some(name), .. } => study::measure(root, name),
+            _ => bail!("no measurement"),
+        }
+    }
+}
+
+/// Without an option, compiles.
+#[derive(clap::Args)]
+struct Ptx {
+    /// Check that rl-cuda/ptx is up to date, assembles, and spills no registers
+    #[arg(long, group = "way")]
+    check: bool,
+    /// List the instructions that no test executes
+    ///
+    /// Fails on one that xtask/ptx_unexecuted.txt lacks.
+    #[arg(long, group = "way")]
+    coverage: bool,
+    /// Compare each kernel with rl-cuda/ptx/counts.txt
+    ///
+    /// By instructions and memory transactions.
+    #[arg(long, group = "way")]
+    counts: bool,
+    /// Write rl-cuda/ptx/counts.txt and bench/gpu-model.md
+    #[arg(long, requires = "counts")]
+    write: bool,
+    /// Change N instructions, one at a time, or each in each way (all)
+    ///
+    /// Fails if no test notices one, xtask/ptx_equivalent.txt aside.
+    #[arg(long, value_name = "N", group = "way")]
+    mutate: Option<String>,
+    #[arg(long, requires = "mutate", default_value_t = 1)]
+    seed: u64,
+    /// Change this kernel alone
+    #[arg(long, value_name = "NAME", requires = "mutate")]
+    entry: Option<String>,
+}
+
+impl Ptx {
+    fn run(&self, root: &Path) -> Result<()> {
+        match self {
+            Self { check: true, .. } => ptx::check(root),
+            Self { coverage: true, .. } => ptx_runs::coverage(root),
+            Self { counts: true, write, .. } => ptx_runs::counts(root, *write),
+            Self { mutate: Some(n), .. } => ptx_mutations::mutate(root, n, self.seed, self.entry.as_deref()),
+            _ => ptx::write(root),
+        }
+    }
+}
 
 fn main() -> ExitCode {
-    let result = match std::env::args().nth(1).as_deref() {
-        Some("test") => test(),
-        Some("bench") => match std::env::args().nth(2).as_deref() {
-            Some("--peers") => peers::peers(&root(), std::env::args().nth(3).as_deref()),
-            Some("--growth") => growth::measure(&root()),
-            Some("--presets") => presets::measure(&root(), std::env::args().nth(3).as_deref()),
-            Some("--lag") => lag::measure(&root()),
-            Some("--ranks") => ranks::measure(&root()),
-            Some("--actors") => actors::measure(&root()),
-            Some("--scale") => scale::measure(&root()),
-            Some("--pipeline") => pipeline::measure(&root()),
-            Some("--http") => http::measure(&root(), std::env::args().nth(3).as_deref()),
-            Some("--board") => board::measure(&root()),
-            Some("--sb3") => sb3::measure(&root()),
-            Some("--sb3-returns") => sb3::measure_returns(&root()),
-            Some("--learning") => learning::compare(&root()),
-            Some("--grids") => grids::snake(&root()),
-            Some("--minatar") => grids::minatar(&root()),
-            Some("--study") => study::measure(&root(), std::env::args().nth(3).as_deref()),
-            _ => return usage(),
-        },
-        Some("ptx") => match std::env::args().nth(2).as_deref() {
-            None => ptx::write(&root()),
-            Some("--check") => ptx::check(&root()),
-            Some("--coverage") => ptx_runs::coverage(&root()),
-            Some("--mutate") => ptx_mutations::mutate(&root(), &args()[1..]),
-            Some("--counts") => ptx_runs::counts(&root(), args().get(1).is_some_and(|arg| arg == "--write")),
-            _ => return usage(),
-        },
-        Some("standin") => standin::run(&root(), &args()),
-        // What `test` runs beside the tests.
-        Some("test-beside") => beside(&root()),
-        Some("candle-cuda") => candle_cuda::build(&root()),
-        Some("dist") => dist::pack(&root()),
-        Some("wheel") => wheel::pack(&root()),
-        Some("gpu-bundle") => gpu_bundle::pack(&root()),
-        Some("gpu-record") => match std::env::args().nth(2) {
-            Some(dir) => gpu_record::write(&root(), Path::new(&dir)),
-            None => return usage(),
-        },
-        Some("fuzz") => fuzz::run(&root(), &args()),
-        Some("kill9") => kill9::run(&root(), &args()),
-        Some("kills") => kills::run(&root(), &args()),
-        Some("behaviours") => behaviours::run(&root(), &args()),
-        // What `fuzz` and `behaviours` start as environments.
-        Some("worker") => worker::serve(Path::new(&args().concat())),
-        Some("full-disk") => full_disk::run(&root(), &args()),
-        Some("soak") => soak::measure(&root(), &args()),
-        Some("tidy") => match std::env::args().nth(2).as_deref() {
-            None => tidy::check(&root()),
-            Some("--counts") => counts::print(&root()),
-            _ => return usage(),
-        },
-        _ => return usage(),
+    let root = &root();
+    let result = match Cli::parse().command {
+        Verb::Test => test(),
+        Verb::TestBeside => beside(root),
+        Verb::Bench(bench) => bench.run(root),
+        Verb::Ptx(ptx) => ptx.run(root),
+        Verb::Standin(args) => standin::run(root, &args),
+        Verb::CandleCuda => candle_cuda::build(root),
+        Verb::Dist => dist::pack(root),
+        Verb::Wheel => wheel::pack(root),
+        Verb::GpuBundle => gpu_bundle::pack(root),
+        Verb::GpuRecord { dir } => gpu_record::write(root, &dir),
+        Verb::Fuzz(args) => fuzz::run(root, &args),
+        Verb::Kill9(args) => kill9::run(root, &args),
+        Verb::Kills(args) => kills::run(root, &args),
+        Verb::Behaviours(args) => behaviours::run(root, &args),
+        Verb::Worker { script } => worker::serve(&script),
+        Verb::FullDisk(program) => full_disk::run(root, &program),
+        Verb::Soak(args) => soak::measure(root, &args),
+        Verb::Tidy { counts: false } => tidy::check(root),
+        Verb::Tidy { counts: true } => counts::print(root),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -168,16 +265,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn usage() -> ExitCode {
-    eprint!("{USAGE}");
-    ExitCode::from(2)
-}
-
-/// Returns the arguments after the command.
-fn args() -> Vec<String> {
-    std::env::args().skip(2).collect()
 }
 
 /// Returns the root of the workspace.

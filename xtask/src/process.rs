@@ -4,40 +4,25 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Command-line options as (name, value) pairs.
-pub(crate) struct Options(Vec<(String, String)>);
+/// The program that a harness runs.
+#[derive(clap::Args)]
+pub(crate) struct RlProgram {
+    /// RlProgram to run [default: the release build]
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+}
 
-impl Options {
-    /// Parses `--name value` pairs; only `known` names are accepted.
-    pub(crate) fn parse(args: &[String], known: &[&str]) -> Result<Self> {
-        let mut pairs = Vec::new();
-        let mut args = args.iter();
-        while let Some(name) = args.next() {
-            if !known.contains(&name.as_str()) {
-                bail!("{name}: unknown option; expected one of {}", known.join(", "));
-            }
-            pairs.push((name.clone(), args.next().with_context(|| format!("{name}: missing value"))?.clone()));
-        }
-        Ok(Self(pairs))
-    }
-
-    /// Returns the value of an option, if given.
-    pub(crate) fn get<T: FromStr>(&self, name: &str) -> Result<Option<T>> {
-        let Some((_, value)) = self.0.iter().rev().find(|(given, _)| given == name) else { return Ok(None) };
-        value.parse().map(Some).map_err(|_| anyhow::anyhow!("{name} {value}: invalid value"))
-    }
-
-    /// Returns the program given with `--program`, or builds the release binary.
+impl RlProgram {
+    /// Returns the program that was given, or builds the release binary.
     ///
     /// `features` are arguments of the build.
-    pub(crate) fn program(&self, root: &Path, features: &[&str]) -> Result<PathBuf> {
-        if let Some(path) = self.get::<PathBuf>("--program")? {
-            return fs::canonicalize(root.join(&path)).with_context(|| path.display().to_string());
+    pub(crate) fn get(&self, root: &Path, features: &[&str]) -> Result<PathBuf> {
+        if let Some(path) = &self.program {
+            return fs::canonicalize(root.join(path)).with_context(|| path.display().to_string());
         }
         crate::cargo(root, &[&["build", "--release", "--package", "rl-runtime", "--bin", "rl"], features].concat(), &[])?;
         Ok(root.join("target/release/rl"))

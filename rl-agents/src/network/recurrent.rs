@@ -56,6 +56,8 @@ pub(crate) struct Cell {
     pub(crate) kind: MemoryKind,
     /// Number H of outputs.
     pub(crate) size: usize,
+    /// Initial bias of the inputs in the gate that keeps the state, z or f.
+    forget_bias: f32,
     /// Layers of the inputs, (F, H) each, in the order of the gates.
     pub(crate) inputs: Vec<Linear>,
     /// Layers of h, (H, H) each.
@@ -66,13 +68,13 @@ impl Cell {
     /// Creates a cell of `size` outputs over `n_in` inputs.
     ///
     /// Appends the tensors to `layout` as `name.input.r.weight`, `name.input.r.bias`, ..., `name.hidden.r.weight`, ...
-    pub(crate) fn new(layout: &mut Layout, name: &str, kind: MemoryKind, n_in: usize, size: usize) -> Self {
+    pub(crate) fn new(layout: &mut Layout, name: &str, kind: MemoryKind, n_in: usize, size: usize, forget_bias: f32) -> Self {
         let mut layers = |of: &str, n_in: usize| {
             let layer = |gate: &&str| Linear::new(layout, &format!("{name}.{of}.{gate}"), n_in, size);
             kind.gates().iter().map(layer).collect()
         };
         let (inputs, hidden) = (layers("input", n_in), layers("hidden", size));
-        Self { kind, size, inputs, hidden }
+        Self { kind, size, forget_bias, inputs, hidden }
     }
 
     /// Layers, in order.
@@ -85,10 +87,9 @@ impl Cell {
         self.kind.n_vectors() * self.size
     }
 
-    /// Draws orthogonal weights with gain 1, and sets biases to zero.
+    /// Draws orthogonal weights with gain 1, and sets the biases.
     ///
-    /// The gate that keeps the state, z or f, has 1 as the bias of its inputs, without which little is remembered over 100 steps
-    /// (Jozefowicz et al., "An empirical exploration of recurrent network architectures", 2015).
+    /// They are 0, except in the gate that keeps the state.
     ///
     /// `first_index` is the index of the first layer among all layers drawn from one seed.
     pub(crate) fn init(&self, params: &mut [f32], seed: u64, first_index: u32) {
@@ -97,7 +98,7 @@ impl Cell {
             params[layer.bias.clone()].fill(0.0);
         }
         // The second gate is z or f.
-        params[self.inputs[1].bias.clone()].fill(1.0);
+        params[self.inputs[1].bias.clone()].fill(self.forget_bias);
     }
 
     /// Computes each gate's sum of the inputs `x` (B, F), (B, H).
@@ -196,4 +197,24 @@ pub(crate) struct TensorSequences {
     pub(crate) continues: Vec<Tensor>,
     /// Steps that a gradient goes back over; 0: all.
     pub(crate) horizon: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cell, MemoryKind};
+    use crate::network::params::Layout;
+
+    #[test]
+    fn the_gate_that_keeps_the_state_begins_with_its_bias_and_the_others_with_0() {
+        for (kind, keeps) in [(MemoryKind::Gru, "m.input.z.bias"), (MemoryKind::Lstm, "m.input.f.bias")] {
+            let mut layout = Layout::default();
+            let cell = Cell::new(&mut layout, "m", kind, 3, 4, 0.5);
+            let mut params = vec![7.0; layout.len()];
+            cell.init(&mut params, 1, 0);
+            for tensor in layout.tensors().iter().filter(|tensor| tensor.name.ends_with("bias")) {
+                let expected = if tensor.name == keeps { 0.5 } else { 0.0 };
+                assert!(params[tensor.range.clone()].iter().all(|bias| *bias == expected), "{}", tensor.name);
+            }
+        }
+    }
 }

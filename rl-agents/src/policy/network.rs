@@ -68,6 +68,12 @@ crate::settings! {
         /// That truncates the propagation through time.
         #[serde(default)]
         memory_horizon: usize = 0, Kind::Int(0, 1 << 24), resumable;
+        /// Initial bias of the gate that keeps the memory's state.
+        ///
+        /// 1 remembers longer (Jozefowicz et al., "An empirical exploration of recurrent network architectures", 2015); 0 may
+        /// learn sooner where little must be remembered.
+        #[serde(default = "NetConfig::forget_bias")]
+        forget_bias: f32 = 1.0, Kind::Float(-20.0, 20.0);
         /// Implementation of networks: fused: the tile kernel; reference: candle, slow.
         learner: LearnerKind = LearnerKind::Fused, Kind::Choice(&["fused", "reference"]);
         /// Precision of matrix products with learner = "reference"; all else is f32.
@@ -148,7 +154,8 @@ impl NetworkShape {
         let remembers = net.memory != MemoryKind::None;
         let names = heads.iter().filter(|_| !shared).map(|head| format!("{}.memory", head.name));
         let names: Vec<_> = names.chain(shared.then(|| "memory".into())).filter(|_| remembers).collect();
-        let cell = |name: &String| Cell::new(&mut layout, name, net.memory, encoder.n_out(), net.memory_size);
+        let (n_in, size) = (encoder.n_out(), net.memory_size);
+        let cell = |name: &String| Cell::new(&mut layout, name, net.memory, n_in, size, net.forget_bias);
         let cells = Cells(names.iter().map(cell).collect());
         let n_in = if remembers { net.memory_size } else { encoder.n_out() };
         let mut mlp = |name: &str, sizes: &[&[usize]]| Mlp::new(&mut layout, name, &sizes.concat(), net.activation);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
 use crate::bench::learning::Metrics;
 use crate::process::{self, Process, machine};
@@ -22,10 +22,8 @@ const SETTINGS: &str = "--set env.latency=exp --set env.latency_ms=50 --set eval
                         checkpoint_every=1000000000";
 
 /// Measures, and writes the record.
-pub(crate) fn measure(root: &Path, shortened: Option<&str>) -> Result<()> {
+pub(crate) fn measure(root: &Path, divisor: u64) -> Result<()> {
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
-    let divisor: u64 = shortened.map_or(Ok(1), str::parse).context("the divisor of the rollouts")?;
-    ensure!((1..=64).contains(&divisor), "the divisor of the rollouts is from 1 to 64");
     let [argument, shorter] = if divisor == 1 {
         [String::new(), String::new()]
     } else {

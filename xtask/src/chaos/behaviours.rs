@@ -17,12 +17,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use crate::chaos::mutate::Random;
 use crate::chaos::worker::{FAULTS, FORKS, HARMLESS};
-use crate::process::{Options, Process, left, mark, scratch, signal};
+use crate::process::{Process, RlProgram, left, mark, scratch, signal};
 
 /// Time in which all processes must have ended after the program.
 const LEFT: Duration = Duration::from_secs(5);
@@ -89,17 +89,27 @@ struct Counts {
     slowest: Duration,
 }
 
+#[derive(clap::Args)]
+pub(crate) struct BehavioursArgs {
+    #[arg(long, value_name = "N", required_unless_present = "index")]
+    runs: Option<u64>,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Run this one of them again
+    #[arg(long, value_name = "I", conflicts_with = "runs")]
+    index: Option<u64>,
+    /// Python in which some are environments of Gymnasium
+    #[arg(long, value_name = "FILE")]
+    python: Option<PathBuf>,
+    #[command(flatten)]
+    program: RlProgram,
+}
+
 /// Runs the behaviours, and prints the tables.
-pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
-    let options = Options::parse(args, &["--runs", "--seed", "--index", "--program", "--python"])?;
-    let index: Option<u64> = options.get("--index")?;
-    let runs: u64 = match index {
-        Some(_) => 1,
-        None => options.get("--runs")?.context("--runs: how many?")?,
-    };
-    let python: Option<PathBuf> = options.get("--python")?;
-    let seed = options.get("--seed")?.unwrap_or(0);
-    let program = options.program(root, &[])?;
+pub(crate) fn run(root: &Path, args: &BehavioursArgs) -> Result<()> {
+    let &BehavioursArgs { index, seed, ref python, .. } = args;
+    let runs = args.runs.unwrap_or(1);
+    let program = args.program.get(root, &[])?;
     let limits = Limits::of(&program)?;
     let home = scratch(root, "behaviours")?;
     let (next, counts) = (AtomicU64::new(index.unwrap_or(0)), Mutex::new(Counts::default()));

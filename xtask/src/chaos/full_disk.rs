@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::process::{Options, Process, newest_checkpoint};
+use crate::process::{Process, RlProgram, newest_checkpoint};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const SMALL: &str = "train cartpole --threads 1 --set hidden=[16] --set n_envs=2 --set ppo.n_steps=16 --set ppo.batch_size=32 --set \
@@ -102,8 +102,8 @@ const CASES: [DiskCase; 5] = [
 ];
 
 /// Runs every case and prints the table.
-pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
-    let program = Options::parse(args, &["--program"])?.program(root, &[])?;
+pub(crate) fn run(root: &Path, program: &RlProgram) -> Result<()> {
+    let program = program.get(root, &[])?;
     let dir = root.join("target/full-disk");
     let disk = Disk::mount(&dir.join("disk"))?;
     let err = dir.join("err");

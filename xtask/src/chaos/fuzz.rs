@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use crate::chaos::corpus::{Corpus, FileList, Input, MARKER, OUTSIDE, at_home, collect};
 use crate::chaos::foreign::KINDS;
 use crate::chaos::mutate::Random;
-use crate::process::{Options, Process, left, mark, scratch};
+use crate::process::{Process, RlProgram, left, mark, scratch};
 
 /// Documented exit codes.
 const CODES: [i32; 8] = [0, 1, 2, 3, 4, 5, 130, 131];
@@ -44,20 +44,32 @@ struct Tally {
     inputs: u64,
 }
 
+#[derive(clap::Args)]
+pub(crate) struct FuzzArgs {
+    #[arg(long, value_name = "N", required_unless_present = "replay")]
+    minutes: Option<f64>,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Take the inputs whose kind, in the table at the end, begins so
+    #[arg(long, default_value = "", hide_default_value = true)]
+    kind: String,
+    /// Run a failed input again
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+    #[command(flatten)]
+    program: RlProgram,
+}
+
 /// Fuzzes, or replays one input.
-pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
-    let options = Options::parse(args, &["--minutes", "--seed", "--kind", "--program", "--replay"])?;
-    let program = options.program(root, &[])?;
+pub(crate) fn run(root: &Path, args: &FuzzArgs) -> Result<()> {
+    let program = args.program.get(root, &[])?;
     let home = root.join("target/fuzz");
     let work = scratch(root, "fuzz")?;
-    let result = match options.get::<PathBuf>("--replay")? {
-        Some(file) => replay(&program, &work, &file),
+    let result = match &args.replay {
+        Some(file) => replay(&program, &work, file),
         None => {
-            let minutes: f64 = options.get("--minutes")?.context("--minutes: how long?")?;
-            let seed = options.get("--seed")?.unwrap_or(0);
-            let kind: String = options.get("--kind")?.unwrap_or_default();
-            let time = Duration::from_secs_f64(60.0 * minutes.clamp(0.0, 1e6));
-            fuzz(root, &program, (&home, &work), time, seed, &kind)
+            let time = Duration::from_secs_f64(60.0 * args.minutes.unwrap_or_default().clamp(0.0, 1e6));
+            fuzz(root, &program, (&home, &work), time, args.seed, &args.kind)
         }
     };
     let _ = fs::remove_dir_all(&work);

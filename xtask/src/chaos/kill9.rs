@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::chaos::mutate::Random;
-use crate::process::{Options, Process, newest_checkpoint, scratch};
+use crate::process::{Process, RlProgram, newest_checkpoint, scratch};
 
 /// Name and arguments of each configuration.
 const CASES: [(&str, &str); 8] = [
@@ -43,12 +43,21 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Approximate number of kills before a run is done.
 const KILLS_A_RUN: u32 = 10;
 
+#[derive(clap::Args)]
+pub(crate) struct Kill9Args {
+    #[arg(long, value_name = "N")]
+    kills: usize,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    program: RlProgram,
+}
+
 /// Kills, and prints the table.
-pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
-    let options = Options::parse(args, &["--kills", "--seed", "--program"])?;
-    let kills: usize = options.get("--kills")?.context("--kills: how many?")?;
-    let program = options.program(root, &[])?;
-    let random = &mut Random::new(options.get("--seed")?.unwrap_or(0), 0);
+pub(crate) fn run(root: &Path, args: &Kill9Args) -> Result<()> {
+    let kills = args.kills;
+    let program = args.program.get(root, &[])?;
+    let random = &mut Random::new(args.seed, 0);
     let dir = scratch(root, "kill9")?;
     println!("| run | kills | runs | resumed runs equal uninterrupted ones |\n|---|---|---|---|");
     let mut total = 0;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::chaos::mutate::Random;
-use crate::process::{Options, Process, children, marked, newest_checkpoint, scratch};
+use crate::process::{Process, RlProgram, children, marked, newest_checkpoint, scratch};
 
 /// Longest time from a kill to the next steps, and to the end of orphans.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -39,13 +39,24 @@ struct Run {
     killed: u64,
 }
 
+#[derive(clap::Args)]
+pub(crate) struct KillsArgs {
+    #[arg(long, value_name = "N")]
+    kills: u32,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Python of the workers
+    #[arg(long, value_name = "FILE", default_value = "python3")]
+    python: String,
+    #[command(flatten)]
+    program: RlProgram,
+}
+
 /// Kills, and prints the table.
-pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
-    let options = Options::parse(args, &["--kills", "--seed", "--program", "--python"])?;
-    let kills: u32 = options.get("--kills")?.context("--kills: how many?")?;
-    let python: String = options.get("--python")?.unwrap_or_else(|| "python3".into());
-    let program = options.program(root, &["--features", "crawl"])?;
-    let random = &mut Random::new(options.get("--seed")?.unwrap_or(0), 0);
+pub(crate) fn run(root: &Path, args: &KillsArgs) -> Result<()> {
+    let &KillsArgs { kills, ref python, .. } = args;
+    let program = args.program.get(root, &["--features", "crawl"])?;
+    let random = &mut Random::new(args.seed, 0);
     let dir = scratch(root, "kills")?;
     let start_site = |n: u32| {
         let mut command = Command::new(&program);

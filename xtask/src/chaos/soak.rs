@@ -2,7 +2,7 @@
 //!
 //! Memory, threads, child processes and file descriptors are sampled.
 //!
-//! `cargo xtask soak --hours N` writes `bench/soak.md` and `bench/soak.svg`; with `--crawl yes` it crawls websites with faults
+//! `cargo xtask soak --hours N` writes `bench/soak.md` and `bench/soak.svg`; with `--crawl` it crawls websites with faults
 //! and writes `bench/soak-crawl.md` and `.svg`. It fails on growth after the warm-up, on a run that ends early, and on a run that
 //! cannot be resumed afterwards.
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use crate::plot::{Axis, Chart};
-use crate::process::{Options, Process, machine, newest_checkpoint, status};
+use crate::process::{Process, RlProgram, machine, newest_checkpoint, status};
 
 /// Maximum interval between samples.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -111,16 +111,21 @@ type Count = (&'static str, fn(&Sample) -> u32);
 
 const COUNTS: [Count; 3] = [("threads", |s| s.threads), ("child processes", |s| s.children), ("descriptors", |s| s.descriptors)];
 
+#[derive(clap::Args)]
+pub(crate) struct SoakArgs {
+    #[arg(long, value_name = "N")]
+    hours: f64,
+    /// Run crawlers on websites with faults
+    #[arg(long)]
+    crawl: bool,
+    #[command(flatten)]
+    program: RlProgram,
+}
+
 /// Runs the workloads of a set and writes its record.
-pub(crate) fn measure(root: &Path, args: &[String]) -> Result<()> {
-    let options = Options::parse(args, &["--hours", "--program", "--crawl"])?;
-    let crawl = match options.get::<String>("--crawl")?.as_deref() {
-        None | Some("no") => false,
-        Some("yes") => true,
-        Some(other) => bail!("--crawl {other}: expected yes or no"),
-    };
+pub(crate) fn measure(root: &Path, args: &SoakArgs) -> Result<()> {
+    let &SoakArgs { hours, crawl, .. } = args;
     let workloads: &[Workload] = if crawl { &CRAWL } else { &TRAINING };
-    let hours: f64 = options.get("--hours")?.context("--hours: how long?")?;
     if !(0.002..=1000.0).contains(&hours) {
         bail!("--hours {hours}: not a number from 0.002 to 1000");
     }
@@ -131,7 +136,7 @@ pub(crate) fn measure(root: &Path, args: &[String]) -> Result<()> {
     // Run a copy, so that a build in the meantime does not change the program.
     let machine = machine(root); // now: hours later there may be another commit
     let program = dir.join("rl");
-    fs::copy(options.program(root, if crawl { &["--features", "crawl"] } else { &[] })?, &program)?;
+    fs::copy(args.program.get(root, if crawl { &["--features", "crawl"] } else { &[] })?, &program)?;
     let mut processes =
         workloads.iter().enumerate().map(|(i, arm)| start(&program, &dir, i, arm, time)).collect::<Result<Vec<_>>>()?;
     let samples = watch(workloads, &mut processes, time)?;
@@ -275,7 +280,7 @@ fn write(
          and were resumed.\n\n\
          | what | MiB after the warm-up | MiB at the end | slope, MiB/h | threads | child processes | descriptors \
          |\n|---|---|---|---|---|---|---|\n",
-        if name == "soak" { "" } else { " --crawl yes" },
+        if name == "soak" { "" } else { " --crawl" },
         workloads.len(),
         machine,
         INTERVAL.as_secs_f64().min(60.0 * hours),

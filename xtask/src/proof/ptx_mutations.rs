@@ -7,7 +7,6 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::process::Options;
 use crate::proof::ptx_runs::{Entry, entries, program, run, unexecuted};
 
 /// Mutations that change no result: lines `entry line text # reason`.
@@ -176,16 +175,13 @@ fn sample(all: &[Mutant], n: usize, seed: u64) -> Vec<Mutant> {
 /// Changes N instructions, or all in every way, one at a time.
 ///
 /// Fails if the tests' launches notice one that [`EQUIVALENT`] has, or do not notice one that it lacks.
-pub(crate) fn mutate(root: &Path, args: &[String]) -> Result<()> {
-    let (n, options) = args.split_first().context("ptx --mutate N [--seed S] [--entry NAME], or all in place of N")?;
-    let options = Options::parse(options, &["--seed", "--entry"])?;
-    let (seed, only) = (options.get("--seed")?.unwrap_or(1), options.get::<String>("--entry")?);
+pub(crate) fn mutate(root: &Path, n: &str, seed: u64, only: Option<&str>) -> Result<()> {
     let mut entries = entries(root)?;
-    entries.retain(|entry| only.as_ref().is_none_or(|only| entry.name == *only));
+    entries.retain(|entry| only.is_none_or(|only| entry.name == only));
     ensure!(!entries.is_empty(), "no kernel has the name that --entry gives");
     let all: Vec<Mutant> = entries.iter().flat_map(mutants).collect();
     let tried = if n == "all" { all } else { sample(&all, n.parse().context("ptx --mutate N")?, seed) };
-    println!("\n==> ptx --mutate {}", args.join(" "));
+    println!("\n==> ptx --mutate {n}");
     let file = root.join("target/ptx-mutants.txt");
     let lines = tried.iter().map(|Mutant { entry, line, text }| format!("{entry}:{line}:{text}\n"));
     fs::write(&file, lines.collect::<String>())?;

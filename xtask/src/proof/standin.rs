@@ -16,18 +16,30 @@ const IN_CI: &str = "random:1";
 /// Tests that use `Device::for_tests`.
 const TESTS: [&str; 6] = ["copies", "faults", "modules", "on_device", "steps", "twins"];
 
-/// Runs `COMMAND..`, or `--schedules` or `--waits`.
-pub(crate) fn run(root: &Path, args: &[String]) -> Result<()> {
-    match args.first().map(String::as_str) {
-        Some("--schedules") => SCHEDULES.iter().try_for_each(|schedule| {
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct StandinArgs {
+    /// Run the device tests on the stand-in driver under each of its schedules
+    #[arg(long)]
+    schedules: bool,
+    /// Remove each wait of rl-cuda in turn: a test must notice it
+    #[arg(long)]
+    waits: bool,
+    /// Command, such as `rl bench env cartpole --envs 64 --device cuda --seconds 1`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Runs a command, or the tests under all schedules or without waits.
+pub(crate) fn run(root: &Path, args: &StandinArgs) -> Result<()> {
+    if args.schedules {
+        return SCHEDULES.iter().try_for_each(|schedule| {
             suites(root, schedule)?;
             under(root, schedule, &["--test", "allocations"])?;
             under(root, schedule, &["--lib", "--", "device_", "device::", "corners", "driver::kernel::", "measure::"])
-        }),
-        Some("--waits") => remove_waits(root),
-        Some(_) => command(root, args),
-        None => bail!("a command, --schedules or --waits is missing"),
+        });
     }
+    if args.waits { remove_waits(root) } else { command(root, &args.command) }
 }
 
 /// Runs the suites under the schedule of `cargo xtask test`.

@@ -1,15 +1,19 @@
-//! PPO with memory, several inputs or Atari, in turn with Stable-Baselines3.
+//! PPO with memory, several inputs or Atari, in turn with its peers.
 //!
-//! Speed and returns, with equal settings.
+//! Speed and returns beside Stable-Baselines3 and PufferLib, with equal settings.
+
+use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
 
-use crate::bench::peers::{k_range, spread};
+use crate::bench::peers::{k_range, peers_python, spread};
 use crate::bench::presets::{mean_and_error, with_error};
 use crate::bench::study::memory::{EPISODES, return_of};
 use crate::bench::study::programs::Study;
 
 const SEEDS: u64 = 5;
+/// Seeds of what differs too little for five.
+const MORE_SEEDS: u64 = 40;
 /// Env steps of a training with memory.
 const STEPS: u64 = 102_400;
 /// Equal settings for both, in 8 environments: those of `train_recurrent.py`.
@@ -70,22 +74,44 @@ impl Found {
 /// Head of the table.
 const HEAD: &str = "\n| environment | ours, env steps/s | theirs | ratio | our return | theirs |\n|---|---|---|---|---|---|\n";
 
-/// LSTMs beside sb3-contrib's RecurrentPPO.
+/// LSTMs beside sb3-contrib's RecurrentPPO and PufferLib's trainer.
 pub(crate) fn recurrent(study: &Study<'_>) -> Result<()> {
     let about = format!(
-        "Equal settings (`xtask/peers/train_recurrent.py`): LSTMs of 64 for policy and value function, 8 environments, rollouts of 128 \
-         steps,\nminibatches of 256, 10 epochs, {STEPS} env steps, seeds 0 to {}; in turn. Theirs steps in its process (DummyVecEnv) with one \
-         thread of\nPyTorch, which is faster than two here; Pendulum steps in two worker processes of ours. Returns of {EPISODES} greedy \
-         episodes, with the\nstandard error over the seeds.",
+        "Equal settings (`xtask/peers/train_recurrent.py`, `train_puffer.py`): LSTMs of 64, 8 environments, rollouts of 128 steps, minibatches \
+         of\n256, 10 epochs, {STEPS} env steps, seeds 0 to {}; in turn. Theirs step in their processes with one thread of PyTorch, which is faster\n\
+         than two here; Pendulum steps in two worker processes of ours. Returns of {EPISODES} greedy episodes, with the standard error over the\n\
+         seeds. RecurrentPPO has an LSTM each for policy and value function. PufferLib 3.0.0, installed without its own environments, has one\nfor \
+         both; it zeroes the state where a rollout begins, and not where an episode ends. PyTorch's biases are about 0: `forget_bias = 0`.",
         SEEDS - 1
     );
-    let mut text = study.head("Beside sb3-contrib's RecurrentPPO", &about) + HEAD;
-    for (what, ours, theirs) in [
-        ("CartPole-v1 without velocities", "cartpole --set env.hide=velocities", "CartPole-v1 1,3"),
-        ("Pendulum-v1", "gym:Pendulum-v1", "Pendulum-v1 -"),
+    let mut text = study.head("Beside recurrent PPO of sb3-contrib and PufferLib", &about) + HEAD;
+    let puffer = Study { python: peers_python(study.root, "target/peers-puffer", "requirements-puffer.txt")?, ..*study };
+    for (what, study, script, ours, theirs) in [
+        (
+            "RecurrentPPO: CartPole-v1 without velocities",
+            study,
+            "train_recurrent.py",
+            "cartpole --set env.hide=velocities",
+            "CartPole-v1 1,3",
+        ),
+        ("RecurrentPPO: Pendulum-v1", study, "train_recurrent.py", "gym:Pendulum-v1", "Pendulum-v1 -"),
+        (
+            "PufferLib: CartPole-v1 without velocities",
+            &puffer,
+            "train_puffer.py",
+            "cartpole --set env.hide=velocities --set shared_trunk=true",
+            "CartPole-v1 1,3",
+        ),
     ] {
-        let pairing = Pairing { what, steps: STEPS, ours: format!("{ours} {RECURRENT}"), theirs };
-        text += &pairing.row(study, "train_recurrent.py", 1)?;
+        let pairing = Pairing { what, steps: STEPS, ours: format!("{ours} {RECURRENT} --set forget_bias=0"), theirs };
+        text += &pairing.row(study, script, 1)?;
+    }
+    let _ =
+        write!(text, "\nOur CartPole beside RecurrentPPO over {MORE_SEEDS} seeds:\n\n| `forget_bias` | return |\n|---|---|\n");
+    for bias in [0, 1] {
+        let args = format!("cartpole --set env.hide=velocities {RECURRENT} --set forget_bias={bias} --steps {STEPS}");
+        let returns = (0..MORE_SEEDS).map(|seed| return_of(&study.train(&args, seed)?)).collect::<Result<Vec<_>>>()?;
+        let _ = writeln!(text, "| {bias} | {} |", with_error(mean_and_error(&returns)));
     }
     study.write(&text, None)
 }

@@ -43,11 +43,14 @@ const STUDIES: [(&str, bool, Measure); 14] = [
     ("vector", true, vector::measure),
 ];
 
+/// Names of the studies.
+pub(crate) fn names() -> [&'static str; 14] {
+    STUDIES.map(|(name, ..)| name)
+}
+
 /// Runs the study of this name.
-pub(crate) fn measure(root: &Path, name: Option<&str>) -> Result<()> {
-    let names = STUDIES.map(|(name, ..)| name).join(", ");
-    let (name, has_peers, measure) =
-        STUDIES.into_iter().find(|study| Some(study.0) == name).with_context(|| format!("name a study: {names}"))?;
+pub(crate) fn measure(root: &Path, name: &str) -> Result<()> {
+    let (name, has_peers, measure) = STUDIES.into_iter().find(|study| study.0 == name).context("a study of that name")?;
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     let python = if has_peers { peers_python(root, "target/peers", "requirements.txt")? } else { "python3".into() };
     measure(&Study { root, name, python })
