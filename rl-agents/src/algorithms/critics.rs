@@ -305,10 +305,10 @@ impl TileLoss<CriticSums> for CriticLoss<'_> {
 
     #[inline(always)]
     fn tile(&self, tile: &mut Tile<'_>, sums: &mut CriticSums) {
-        let (n, m) = (self.chains.len(), tile.samples().len());
+        let (n, m) = (self.chains.len(), tile.samples.len());
         let mut q = columns(tile, self.chains);
         let (share, slope) = (1.0 / self.targets.len() as f32, 2.0 * self.scale);
-        for (s, i) in tile.samples().enumerate() {
+        for (s, i) in tile.samples.clone().enumerate() {
             let (mut squares, mut distances) = (0.0, 0.0);
             for q in &mut q[..n] {
                 let error = q[s] - self.targets[i];

@@ -280,7 +280,7 @@ impl TileLoss<TdSums> for TdLoss<'_> {
 
     #[inline(always)]
     fn tile(&self, tile: &mut Tile<'_>, sums: &mut TdSums) {
-        let range = tile.samples();
+        let range = tile.samples.clone();
         let (m, a) = (range.len(), self.network.n_actions());
         let share = 1.0 / self.targets.len() as f32;
         sums.columns.resize(2 * a * TILE, 0.0);

@@ -19,7 +19,8 @@ use candle_core::Tensor;
 use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
 use rl_envs::{Pool, math};
 
-use crate::algorithms::on_policy::{Common, Method, OnPolicy, Terms, common};
+use crate::algorithms::common::{Common, common};
+use crate::algorithms::on_policy::{Method, OnPolicy, Terms};
 use crate::learner::batch::{Columns, Derivatives, Minibatch, Parts, SampleLoss, TensorBatch};
 use crate::learner::descent::Descent;
 use crate::learner::optim::Rule;

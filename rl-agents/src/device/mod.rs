@@ -1,5 +1,6 @@
 //! Learning on a CUDA device: networks, gradient descent, exchange between devices.
 
+pub(crate) mod conv;
 pub(crate) mod descent;
 pub(crate) mod dqn;
 pub(crate) mod exchange;
@@ -11,11 +12,23 @@ pub(crate) mod staged;
 pub(crate) mod times;
 
 use rl_cuda::Stream;
-use rl_cuda::learner::LearnerKernels;
+use rl_cuda::learner::{Activation as Code, LearnerKernels};
+
+use crate::Activation;
 
 /// Stream on which kernels are enqueued, and the kernels.
 #[derive(Clone, Copy)]
 pub(crate) struct Queue<'a> {
     pub(crate) stream: &'a Stream,
     pub(crate) kernels: &'a LearnerKernels,
+}
+
+/// The kernels' code of an activation.
+fn activation(activation: Option<Activation>) -> Code {
+    match activation {
+        None => Code::None,
+        Some(Activation::Tanh) => Code::Tanh,
+        Some(Activation::Relu) => Code::Relu,
+        Some(Activation::Elu) => Code::Elu,
+    }
 }

@@ -8,16 +8,17 @@
 use std::ops::Range;
 
 use rl_cuda::learner::{
-    self, ConvLayer, ConvShape, DenseLayer, DenseParams, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples,
-    SequenceColumns, SequencePart,
+    self, DenseLayer, DenseParams, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, SequenceColumns,
+    SequencePart,
 };
 use rl_cuda::{Buffer, Device, View, ViewMut};
 
-use crate::device::Queue;
+use crate::Error;
+use crate::device::conv::DeviceConvs;
 use crate::device::memory::DeviceMemory;
+use crate::device::{Queue, activation};
 use crate::kernel::dense::Dense;
 use crate::kernel::net::{Net, Place};
-use crate::{Activation, Error};
 
 /// A layer, with its place among the parameters and among the layers.
 #[derive(Clone, Debug)]
@@ -32,19 +33,10 @@ struct DeviceLayer {
     is_read: bool,
 }
 
-/// A convolution, with its place among the parameters.
-#[derive(Debug)]
-struct DeviceConv {
-    conv: ConvLayer,
-    params: Range<usize>,
-    outputs: Buffer<f32>, // (H, F)
-    deltas: Buffer<f32>,  // gradient of the sums, (H, F)
-}
-
 /// Layers with their activations for a minibatch, in device memory.
 #[derive(Debug)]
 pub(crate) struct DeviceNet {
-    convs: Vec<DeviceConv>,
+    convs: DeviceConvs,
     memory: Option<DeviceMemory>,
     layers: Vec<DeviceLayer>,
     /// Layers of each chain.
@@ -112,44 +104,6 @@ fn first(place: &Range<usize>, len: usize) -> Range<usize> {
     place.start..place.start + len
 }
 
-/// The kernels' code of an activation.
-fn activation(activation: Option<Activation>) -> learner::Activation {
-    match activation {
-        None => learner::Activation::None,
-        Some(Activation::Tanh) => learner::Activation::Tanh,
-        Some(Activation::Relu) => learner::Activation::Relu,
-        Some(Activation::Elu) => learner::Activation::Elu,
-    }
-}
-
-/// Returns the outputs of the last convolution; without any, the inputs.
-fn features<'a>(convs: &'a [DeviceConv], inputs: View<'a, f32>) -> View<'a, f32> {
-    convs.last().map_or(inputs, |conv| conv.outputs.view())
-}
-
-/// Allocates the convolutions of a network.
-fn convs(device: &Device, net: &Net, held: usize, learns: bool) -> Result<Vec<DeviceConv>, Error> {
-    let Some(encoder) = &net.encoder else { return Ok(Vec::new()) };
-    let Some(stage) = encoder.only_conv() else {
-        let allowed = "but on a device a picture is the whole observation; use --device cpu";
-        return Err(Error::Setting { name: "conv", value: "of a part of the observation".into(), allowed });
-    };
-    let [_, channels, padded] = stage.features();
-    if channels != padded {
-        let allowed = "but on a device the last convolution has a multiple of 16 channels; use --device cpu";
-        return Err(Error::Setting { name: "conv", value: format!("of {channels} channels"), allowed });
-    }
-    let layer = |(l, shape): (usize, &crate::kernel::encoder::conv::ConvShape)| {
-        let crate::kernel::encoder::conv::ConvShape { n_in, n_out, kernel, stride, in_size, .. } = *shape;
-        let (activation, together) = (activation(Some(stage.activation)), stage.together);
-        let planes = l == 0;
-        let conv = ConvLayer::new(device, ConvShape { n_in, n_out, kernel, stride, in_size, planes, activation, together })?;
-        let matrix = |needed: bool| Buffer::zeros(device, usize::from(needed) * held * conv.shape().out_len());
-        Ok(DeviceConv { params: shape.weight.start..shape.bias.end, outputs: matrix(true)?, deltas: matrix(learns)?, conv })
-    };
-    stage.shapes().enumerate().map(layer).collect()
-}
-
 impl DeviceNet {
     /// Allocates memory for `m` samples, `held` at the same time.
     ///
@@ -158,7 +112,7 @@ impl DeviceNet {
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
     pub(crate) fn new(device: &Device, net: &Net, held: usize, m: usize, learns: bool) -> Result<Self, Error> {
-        let convs = convs(device, net, held, learns)?;
+        let convs = DeviceConvs::new(device, net, held, learns)?;
         let memory = net.memory.as_ref().map(|stage| DeviceMemory::new(device, stage, held, learns)).transpose()?;
         let cell_of = |l: usize| net.chains.iter().find(|chain| chain.layers.contains(&l)).map_or(0, |chain| chain.cell);
         let layer = |(l, (layer, place)): (usize, (&Dense, &Place))| DeviceLayer {
@@ -174,7 +128,8 @@ impl DeviceNet {
         let (output_places, n_outputs) = places(layers.iter().map(len));
         let of_heads = |layer: &DeviceLayer| if learns && !layer.is_read { len(layer) } else { 0 };
         let (mut delta_places, mut n_deltas) = places(layers.iter().map(of_heads));
-        let starts_at_inputs = convs.is_empty() && memory.is_none() && net.chains.iter().all(|chain| chain.from.is_none());
+        let starts_at_inputs =
+            convs.n_inputs().is_none() && memory.is_none() && net.chains.iter().all(|chain| chain.from.is_none());
         let of = |l: usize| {
             let DeviceLayer { dense, params, .. } = &layers[l];
             let [outputs, deltas] = [&output_places[l], &delta_places[l]].map(|place| place.start);
@@ -187,7 +142,7 @@ impl DeviceNet {
         }
         let gates = net.memory.as_ref().and_then(|stage| stage.cells().next());
         let first_dense = gates.map_or(net.layers[0].n_in, |(_, inputs, _)| inputs[0].n_in);
-        let n_inputs = convs.first().map_or(first_dense, |first| first.conv.shape().in_len());
+        let n_inputs = convs.n_inputs().unwrap_or(first_dense);
         Ok(Self {
             inputs: Buffer::zeros(device, held * n_inputs)?,
             convs,
@@ -213,9 +168,8 @@ impl DeviceNet {
 
     /// Bytes of the activations and their gradients.
     pub(crate) fn bytes(&self) -> usize {
-        let convs = self.convs.iter().flat_map(|conv| [&conv.outputs, &conv.deltas]);
         let of_memory = self.memory.as_ref().map_or(0, DeviceMemory::bytes);
-        of_memory + [&self.inputs, &self.outputs, &self.deltas].into_iter().chain(convs).map(Buffer::bytes).sum::<usize>()
+        of_memory + self.convs.bytes() + [&self.inputs, &self.outputs, &self.deltas].map(Buffer::bytes).iter().sum::<usize>()
     }
 
     /// Returns the outputs of a chain for the first `m` samples.
@@ -305,11 +259,11 @@ impl DeviceNet {
     ) -> Result<(), Error> {
         let samples = minibatch.samples(own.clone());
         write(samples.clone(), &self.inputs_mut(samples.len()))?;
-        self.encode(queue, params, samples.len(), None)?;
+        self.convs.forward(queue, params, samples.len(), self.inputs.view())?;
         let (Self { convs, memory: Some(memory), inputs, .. }, Some(of)) = (&mut *self, columns) else {
             return Err(Error::Sequences);
         };
-        memory.read(queue, params, &features(convs, inputs.view()), samples.len())?;
+        memory.read(queue, params, &convs.features(inputs.view()), samples.len())?;
         for (part, slices) in minibatch.parts(own) {
             let first = minibatch.samples(part).start;
             memory.forth(queue, params, SequencePart { of, slices: &slices, first, held: first - samples.start })?;
@@ -366,32 +320,13 @@ impl DeviceNet {
         needed: Needed<'_>,
     ) -> Result<(), Error> {
         let m = samples.len();
-        self.encode(queue, params, m, given)?;
+        self.convs.forward(queue, params, m, given.unwrap_or_else(|| self.inputs.view()))?;
         if let Some(memory) = &mut self.memory {
             let states = needed.states.ok_or(Error::Sequences)?;
-            memory.read(queue, params, &features(&self.convs, given.unwrap_or_else(|| self.inputs.view())), m)?;
+            memory.read(queue, params, &self.convs.features(given.unwrap_or_else(|| self.inputs.view())), m)?;
             memory.step(queue, params, &states, m)?;
         }
         self.dense(queue, params, samples, given, needed)
-    }
-
-    /// Runs `m` samples through the convolutions.
-    fn encode(
-        &mut self,
-        Queue { stream, .. }: Queue<'_>,
-        params: &View<'_, f32>,
-        m: usize,
-        given: Option<View<'_, f32>>,
-    ) -> Result<(), Error> {
-        let inputs = given.unwrap_or_else(|| self.inputs.view());
-        for l in 0..self.convs.len() {
-            let (before, from_here) = self.convs.split_at_mut(l);
-            let DeviceConv { conv, params: range, outputs, .. } = &mut from_here[0];
-            let x = features(before, inputs).slice(0..m * conv.shape().in_len());
-            let y = outputs.view_mut().into_slice(0..m * conv.shape().out_len());
-            conv.forward(stream, &params.slice(range.clone()), &x, &y)?;
-        }
-        Ok(())
     }
 
     /// Runs samples through the dense layers.
@@ -418,7 +353,7 @@ impl DeviceNet {
                 Ok(kernels.narrow_forward(stream, narrow, run, samples)?)
             });
         }
-        let inputs = features(convs, inputs);
+        let inputs = convs.features(inputs);
         for (_, chain) in chains.iter().enumerate().filter(|(i, _)| Some(*i) != needed.not_chain) {
             for l in chain.clone() {
                 let DeviceLayer { dense, params: range, source, cell, is_read } = &layers[l];
@@ -475,8 +410,7 @@ impl DeviceNet {
             let numbers = NarrowNumbers { params: *params, inputs, outputs, deltas, held, first: samples.start };
             return Ok(kernels.narrow_gradient(stream, narrow, slices, numbers, &partial.slice_mut(0..len))?);
         }
-        let features = convs.last_mut().map(|conv| (conv.conv.shape().activation, &conv.outputs, &mut conv.deltas));
-        let (mut features, inputs_of_dense) = match features {
+        let (mut features, inputs_of_dense) = match convs.last_mut() {
             Some((activation, outputs, deltas)) => (Some((activation, deltas)), outputs),
             None => (None, &*inputs),
         };
@@ -519,21 +453,6 @@ impl DeviceNet {
                 memory.input_gradient(queue, params, columns, *activation, &x, &dx.view_mut().into_slice(n_in))?;
             }
         }
-        for l in (0..convs.len()).rev() {
-            let (before, from_here) = convs.split_at_mut(l);
-            let DeviceConv { conv, params: range, deltas, .. } = &from_here[0];
-            let (x, dx) = match before.last_mut() {
-                Some(source) => (&source.outputs, Some((source.conv.shape().activation, &mut source.deltas))),
-                None => (&*inputs, None),
-            };
-            let (n_in, n_out) = (of(conv.shape().in_len()), of(conv.shape().out_len()));
-            let (x, dz) = (x.view().slice(n_in.clone()), deltas.view().slice(n_out));
-            conv.gradient(stream, slices, &x, &dz, &partial.slice_mut(range.start..len))?;
-            if let Some((activation, dx)) = dx {
-                let weights = &params.slice(range.clone());
-                conv.input_gradient(stream, weights, &dz, activation, &x, &dx.view_mut().into_slice(n_in))?;
-            }
-        }
-        Ok(())
+        convs.gradient(queue, params, slices, inputs, held..held + samples.len(), partial)
     }
 }

@@ -34,7 +34,7 @@ struct GivenGradient<'a> {
 impl TileLoss<()> for GivenGradient<'_> {
     #[inline(always)]
     fn tile(&self, tile: &mut Tile<'_>, (): &mut ()) {
-        let (samples, width) = (tile.samples(), self.n_actions + 1);
+        let (samples, width) = (tile.samples.clone(), self.n_actions + 1);
         let mut column = [0.0; TILE];
         for j in 0..width {
             let rows = self.grad[samples.start * width..samples.end * width].chunks_exact(width);
@@ -77,7 +77,7 @@ impl CustomOp2 for Fused {
         self.net.pack(params, &mut packed, Threads::of(&Pool::default()));
         let samples = Samples { obs: ObsSlice::F32(obs), scale: 1.0, normalizer: None, rows: None, sequences: None };
         forward(self.packed(&packed), samples, b, None, &mut [], &mut Workspace::forward(&self.net), |tile: &mut Tile<'_>| {
-            let (samples, mut column) = (tile.samples(), [0.0; TILE]);
+            let (samples, mut column) = (tile.samples.clone(), [0.0; TILE]);
             for j in 0..width {
                 let (chain, output) = if j < self.n_actions { (self.chains.0, j) } else { (self.chains.1, 0) };
                 tile.column(chain, output, &mut column[..samples.len()]);

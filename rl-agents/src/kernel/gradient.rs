@@ -247,7 +247,7 @@ mod tests {
 
         #[inline(always)]
         fn tile(&self, tile: &mut Tile<'_>, stats: &mut usize) {
-            let m = tile.samples().len();
+            let m = tile.samples.len();
             *stats += m;
             let mut column = [0.0; TILE];
             for (chain, n_out) in self.heads {

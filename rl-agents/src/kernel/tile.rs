@@ -24,7 +24,7 @@ use crate::probe::{Probe, Stage, report};
 /// Buffers of one thread that runs tiles through the networks.
 ///
 /// Matrices are (TILE, columns), in panels.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Workspace {
     inputs: Aligned, // of the dense layers: observations, padded features, or outputs of the memory
     pub(crate) encoder: Option<EncoderWorkspace>,
@@ -53,12 +53,9 @@ impl Workspace {
             inputs: matrix(net.n_in),
             encoder: net.encoder.as_ref().map(|encoder| encoder.workspace(false)),
             features,
-            feature_grads: Aligned::default(),
             memory: net.memory.as_ref().map(MemoryStage::workspace),
             outputs: net.layers.iter().map(|layer| matrix(layer.n_out)).collect(),
-            out_grads: Vec::new(),
-            delta: Aligned::default(),
-            input_grads: Aligned::default(),
+            ..Self::default()
         }
     }
 
@@ -107,6 +104,7 @@ pub(crate) struct Tile<'a> {
     pub(crate) outputs: (&'a [Aligned], usize, usize),
     /// Gradients of every chain's outputs, likewise.
     pub(crate) out_grads: (&'a mut [Aligned], usize, usize),
+    /// Its samples within the batch.
     pub(crate) samples: Range<usize>,
 }
 
@@ -117,11 +115,6 @@ fn column(j: usize, height: usize, first: usize) -> usize {
 }
 
 impl Tile<'_> {
-    /// Range of the tile's samples within the batch.
-    pub(crate) fn samples(&self) -> Range<usize> {
-        self.samples.clone()
-    }
-
     /// Copies output `j` of a chain, one number per sample.
     #[inline(always)]
     pub(crate) fn column(&self, chain: usize, j: usize, to: &mut [f32]) {

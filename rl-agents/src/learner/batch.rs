@@ -326,7 +326,7 @@ impl<L: SampleLoss> TileLoss<TileSums> for ActorCriticLoss<'_, L> {
         let Minibatch { targets, rows, advantages, ent_coef, .. } = self.minibatch;
         let ((actor, critic), a) = (self.chains, self.n_actions);
         let weight = 1.0 / rows.len() as f32;
-        let range = tile.samples();
+        let range = tile.samples.clone();
         let m = range.len();
         let rows = &rows[range.clone()];
         let [mut new, mut old, mut start, mut value, mut old_value, mut wanted] = [[0.0f32; TILE]; 6];

@@ -322,7 +322,7 @@ impl ActorCritic {
             let (actor, critic) = self.chains();
             let skip = values.is_empty().then_some(critic);
             tile::forward(kernel, network.samples(obs, None), n, skip, states, workspace, |tile: &mut tile::Tile<'_>| {
-                let range = tile.samples();
+                let range = tile.samples.clone();
                 let outputs = &mut outputs[..self.n_actions * range.len()];
                 outputs.chunks_exact_mut(range.len()).enumerate().for_each(|(j, column)| tile.column(actor, j, column));
                 if skip.is_none() {
@@ -399,7 +399,7 @@ impl Policy for ActorCritic {
             let (actor, critic) = self.chains();
             let samples = self.network.samples(obs, None);
             tile::forward(kernel, samples, values.len(), Some(actor), next, workspace, |tile: &mut tile::Tile<'_>| {
-                tile.column(critic, 0, &mut values[tile.samples()]);
+                tile.column(critic, 0, &mut values[tile.samples.clone()]);
             });
         } else if !values.is_empty() {
             values.copy_from_slice(&self.reference_step(obs, next)?.1.to_vec1::<f32>()?);

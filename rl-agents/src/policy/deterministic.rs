@@ -159,7 +159,7 @@ impl DeterministicPolicy {
         if let (Some(kernel), Some(workspace)) = (network.kernel(), workspace) {
             let chain = network.chain(0);
             tile::forward(kernel, network.samples(obs, None), n, None, &mut [], workspace, |tile: &mut Tile<'_>| {
-                let range = tile.samples();
+                let range = tile.samples.clone();
                 let outputs = &mut outputs[..a * range.len()];
                 outputs.chunks_exact_mut(range.len()).enumerate().for_each(|(j, column)| tile.column(chain, j, column));
                 choose(range, outputs);
@@ -204,7 +204,7 @@ impl DeterministicPolicy {
     /// `d_actions`, (n, A), is the gradient of Q with respect to the actions between -1 and 1.
     #[inline(always)]
     pub(crate) fn write_gradient(&self, tile: &mut Tile<'_>, d_actions: &[f32]) {
-        let (range, a) = (tile.samples(), self.n_actions());
+        let (range, a) = (tile.samples.clone(), self.n_actions());
         let share = 1.0 / (d_actions.len() / a) as f32;
         let ([mut output, mut d_output], m) = ([[0.0; TILE]; 2], range.len());
         for j in 0..a {

@@ -188,7 +188,7 @@ impl QNetwork {
     /// Reads Q from a tile, as columns (A, m).
     #[inline(always)]
     pub(crate) fn read(&self, tile: &tile::Tile<'_>, q: &mut [f32]) {
-        let m = tile.samples().len();
+        let m = tile.samples.len();
         let advantage = self.network.chain(Q);
         q.chunks_exact_mut(m).enumerate().for_each(|(j, column)| tile.column(advantage, j, column));
         if self.is_dueling() {
@@ -210,7 +210,7 @@ impl QNetwork {
     /// Sets the gradient of a tile from the gradient with respect to Q, columns (A, m).
     #[inline(always)]
     pub(crate) fn write_gradient(&self, tile: &mut tile::Tile<'_>, d_q: &[f32]) {
-        let m = tile.samples().len();
+        let m = tile.samples.len();
         if !self.is_dueling() {
             d_q.chunks_exact(m).enumerate().for_each(|(j, column)| tile.set_grad(self.network.chain(Q), j, column));
             return;
@@ -240,7 +240,7 @@ impl QNetwork {
         let TileScratch { workspace, outputs, .. } = self.network.tile_scratch(scratch, self.n_actions);
         if let (Some(kernel), Some(workspace)) = (self.network.kernel(), workspace) {
             tile::forward(kernel, self.network.samples(obs, None), n, None, &mut [], workspace, |tile: &mut tile::Tile<'_>| {
-                let range = tile.samples();
+                let range = tile.samples.clone();
                 let q = &mut outputs[..self.n_actions * range.len()];
                 self.read(tile, q);
                 choose(range, q);

@@ -225,7 +225,7 @@ impl SquashedGaussian {
         let TileScratch { workspace, outputs, .. } = network.tile_scratch(scratch, 2 * a);
         if let (Some(kernel), Some(workspace)) = (network.kernel(), workspace) {
             tile::forward(kernel, network.samples(obs, None), n, None, &mut [], workspace, |tile: &mut Tile<'_>| {
-                let range = tile.samples();
+                let range = tile.samples.clone();
                 let outputs = &mut outputs[..2 * a * range.len()];
                 self.columns(tile, outputs);
                 choose(range, outputs);
@@ -240,7 +240,7 @@ impl SquashedGaussian {
     /// Reads means and `log_std` of a tile, as columns (2 A, m).
     #[inline(always)]
     fn columns(&self, tile: &Tile<'_>, outputs: &mut [f32]) {
-        let (m, a) = (tile.samples().len(), self.n_actions());
+        let (m, a) = (tile.samples.len(), self.n_actions());
         let (means, log_stds) = outputs.split_at_mut(a * m);
         for (head, columns) in [(MEAN, means), (LOG_STD, log_stds)] {
             let chain = self.network.chain(head);
@@ -292,7 +292,7 @@ impl SquashedGaussian {
     /// Sets a tile's gradient of an actor's loss, `mean alpha log_prob - Q`.
     #[inline(always)]
     pub(crate) fn write_gradient(&self, tile: &mut Tile<'_>, of: &ActorSamples<'_>) {
-        let (range, a) = (tile.samples(), self.n_actions());
+        let (range, a) = (tile.samples.clone(), self.n_actions());
         let share = 1.0 / (of.noise.len() / a) as f32;
         let [mut mean, mut log_std, mut d_mean, mut d_log_std] = [[0.0; TILE]; 4];
         let m = range.len();

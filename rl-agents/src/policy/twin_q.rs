@@ -95,7 +95,7 @@ impl TwinQ {
             let samples = self.network.samples(ObsSlice::F32(&rows[range.start * d..range.end * d]), None);
             tile::forward(kernel, samples, range.len(), None, &mut [], workspace, |tile: &mut Tile<'_>| {
                 let all = columns(tile, chains);
-                for (s, i) in tile.samples().enumerate() {
+                for (s, i) in tile.samples.clone().enumerate() {
                     q[i] = all[0][s].min(all[chains.len() - 1][s]);
                 }
             });
@@ -133,10 +133,10 @@ impl TwinQ {
             let workspace = scratch.get::<InputScratch>().0.get_or_insert_with(|| Workspace::of_inputs(kernel.net));
             let samples = self.network.samples(ObsSlice::F32(&rows[range.start * d..range.end * d]), None);
             let loss = |tile: &mut Tile<'_>| {
-                let (all, m) = (columns(tile, chains), tile.samples().len());
+                let (all, m) = (columns(tile, chains), tile.samples.len());
                 let [one, other] = [all[0], all[chains.len() - 1]];
                 let is_first = |s: usize| value == Value::First || one[s] <= other[s];
-                for (s, i) in tile.samples().enumerate() {
+                for (s, i) in tile.samples.clone().enumerate() {
                     q[i] = if is_first(s) { one[s] } else { other[s] };
                 }
                 let first: [f32; TILE] = std::array::from_fn(|s| f32::from(is_first(s)));
@@ -160,7 +160,7 @@ impl TwinQ {
 pub(crate) fn columns(tile: &Tile<'_>, chains: &[usize]) -> [[f32; TILE]; 2] {
     let mut q = [[0.0; TILE]; 2];
     for (q, &chain) in q.iter_mut().zip(chains) {
-        tile.column(chain, 0, &mut q[..tile.samples().len()]);
+        tile.column(chain, 0, &mut q[..tile.samples.len()]);
     }
     q
 }

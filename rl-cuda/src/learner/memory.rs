@@ -27,11 +27,6 @@ impl CellKind {
     pub fn n_gates(self) -> usize {
         if self == Self::Lstm { 4 } else { 3 }
     }
-
-    /// Number of vectors of the state.
-    fn n_vectors(self) -> usize {
-        if self == Self::Lstm { 2 } else { 1 }
-    }
 }
 
 /// Numbers of a cell in device memory.
@@ -94,7 +89,7 @@ impl CellBuffers {
     /// Number of elements of the state of a column.
     #[must_use]
     pub fn state_len(&self) -> usize {
-        self.kind.n_vectors() * self.size
+        if self.kind == CellKind::Lstm { 2 * self.size } else { self.size }
     }
 
     /// Returns `n` samples of a gate from sample `first` on, (n, size).

@@ -223,7 +223,7 @@ mod tests {
     impl TileLoss<()> for Squares {
         #[inline(always)]
         fn tile(&self, tile: &mut Tile<'_>, (): &mut ()) {
-            let (m, mut column) = (tile.samples().len(), [0.0; TILE]);
+            let (m, mut column) = (tile.samples.len(), [0.0; TILE]);
             for (chain, n_out) in self.heads {
                 for j in 0..n_out {
                     tile.column(chain, j, &mut column[..m]);

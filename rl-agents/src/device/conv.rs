@@ -1,0 +1,121 @@
+//! Convolutions on a device: a chain before the dense layers or the memory.
+
+use std::ops::Range;
+
+use rl_cuda::learner::{self, ConvLayer, ConvShape, MinibatchSlices};
+use rl_cuda::{Buffer, Device, View, ViewMut};
+
+use crate::Error;
+use crate::device::{Queue, activation};
+use crate::kernel::net::Net;
+
+/// A convolution, with its place among the parameters.
+#[derive(Debug)]
+struct DeviceConv {
+    conv: ConvLayer,
+    params: Range<usize>,
+    outputs: Buffer<f32>, // (H, F)
+    deltas: Buffer<f32>,  // gradient of the sums, (H, F)
+}
+
+/// All convolutions of a network, in order; none if it has none.
+#[derive(Debug)]
+pub(crate) struct DeviceConvs(Vec<DeviceConv>);
+
+impl DeviceConvs {
+    /// Allocates the convolutions of a network, for `held` samples.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if there are no kernels for them; [`Error::Device`].
+    pub(crate) fn new(device: &Device, net: &Net, held: usize, learns: bool) -> Result<Self, Error> {
+        let Some(encoder) = &net.encoder else { return Ok(Self(Vec::new())) };
+        let Some(stage) = encoder.only_conv() else {
+            let allowed = "but on a device a picture is the whole observation; use --device cpu";
+            return Err(Error::Setting { name: "conv", value: "of a part of the observation".into(), allowed });
+        };
+        let [_, channels, padded] = stage.features();
+        if channels != padded {
+            let allowed = "but on a device the last convolution has a multiple of 16 channels; use --device cpu";
+            return Err(Error::Setting { name: "conv", value: format!("of {channels} channels"), allowed });
+        }
+        let layer = |(l, shape): (usize, &crate::kernel::encoder::conv::ConvShape)| {
+            let crate::kernel::encoder::conv::ConvShape { n_in, n_out, kernel, stride, in_size, .. } = *shape;
+            let (activation, together) = (activation(Some(stage.activation)), stage.together);
+            let planes = l == 0;
+            let conv = ConvLayer::new(device, ConvShape { n_in, n_out, kernel, stride, in_size, planes, activation, together })?;
+            let matrix = |needed: bool| Buffer::zeros(device, usize::from(needed) * held * conv.shape().out_len());
+            Ok(DeviceConv { params: shape.weight.start..shape.bias.end, outputs: matrix(true)?, deltas: matrix(learns)?, conv })
+        };
+        Ok(Self(stage.shapes().enumerate().map(layer).collect::<Result<_, Error>>()?))
+    }
+
+    /// Returns the number of inputs of a sample; `None` without convolutions.
+    pub(crate) fn n_inputs(&self) -> Option<usize> {
+        self.0.first().map(|first| first.conv.shape().in_len())
+    }
+
+    /// Bytes of the activations and their gradients.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.iter().flat_map(|conv| [&conv.outputs, &conv.deltas]).map(Buffer::bytes).sum()
+    }
+
+    /// Returns the outputs of the last convolution; without any, the inputs.
+    pub(crate) fn features<'a>(&'a self, inputs: View<'a, f32>) -> View<'a, f32> {
+        self.0.last().map_or(inputs, |conv| conv.outputs.view())
+    }
+
+    /// Returns activation and outputs of the last convolution, and their gradient.
+    pub(crate) fn last_mut(&mut self) -> Option<(learner::Activation, &Buffer<f32>, &mut Buffer<f32>)> {
+        self.0.last_mut().map(|conv| (conv.conv.shape().activation, &conv.outputs, &mut conv.deltas))
+    }
+
+    /// Runs `m` samples forward.
+    pub(crate) fn forward(
+        &mut self,
+        Queue { stream, .. }: Queue<'_>,
+        params: &View<'_, f32>,
+        m: usize,
+        inputs: View<'_, f32>,
+    ) -> Result<(), Error> {
+        for l in 0..self.0.len() {
+            let (before, from_here) = self.0.split_at_mut(l);
+            let DeviceConv { conv, params: range, outputs, .. } = &mut from_here[0];
+            let x = before.last().map_or(inputs, |source| source.outputs.view()).slice(0..m * conv.shape().in_len());
+            let y = outputs.view_mut().into_slice(0..m * conv.shape().out_len());
+            conv.forward(stream, &params.slice(range.clone()), &x, &y)?;
+        }
+        Ok(())
+    }
+
+    /// Writes partial gradients of the samples `held`, whose activations are held.
+    ///
+    /// The gradients of the sums of the last convolution have been written.
+    pub(crate) fn gradient(
+        &mut self,
+        Queue { stream, .. }: Queue<'_>,
+        params: &View<'_, f32>,
+        slices: &MinibatchSlices,
+        inputs: &Buffer<f32>,
+        held: Range<usize>,
+        partial: &mut ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let len = partial.len();
+        for l in (0..self.0.len()).rev() {
+            let (before, from_here) = self.0.split_at_mut(l);
+            let DeviceConv { conv, params: range, deltas, .. } = &from_here[0];
+            let (x, dx) = match before.last_mut() {
+                Some(source) => (&source.outputs, Some((source.conv.shape().activation, &mut source.deltas))),
+                None => (inputs, None),
+            };
+            let of = |len: usize| held.start * len..held.end * len;
+            let (n_in, n_out) = (of(conv.shape().in_len()), of(conv.shape().out_len()));
+            let (x, dz) = (x.view().slice(n_in.clone()), deltas.view().slice(n_out));
+            conv.gradient(stream, slices, &x, &dz, &partial.slice_mut(range.start..len))?;
+            if let Some((activation, dx)) = dx {
+                let weights = &params.slice(range.clone());
+                conv.input_gradient(stream, weights, &dz, activation, &x, &dx.view_mut().into_slice(n_in))?;
+            }
+        }
+        Ok(())
+    }
+}
