@@ -6,7 +6,7 @@ pub mod ppo;
 pub mod sac;
 pub mod td3;
 
-pub(crate) mod common;
 pub(crate) mod critics;
+pub(crate) mod method;
 pub(crate) mod on_policy;
 pub(crate) mod replayed;

@@ -6,90 +6,23 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use candle_core::{Tensor, Var};
+use candle_core::Var;
 use ndarray::{CowArray, Ix2};
 use rl_buffer::{Rollout, RolloutShape};
-use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
+use rl_cuda::learner::{UpdateSettings, UpdateTotals};
 use rl_envs::Pool;
 use rl_envs::catalog::Entry;
 
 use crate::agent::{Observed, OnDevice, Shareable};
-use crate::algorithms::common::Common;
+use crate::algorithms::method::Method;
 use crate::kernel::sequences;
 use crate::learner::batch::{Minibatch, Parts, TensorBatch};
 use crate::learner::descent::{Descent, StepSums, add_minibatch};
-use crate::learner::optim::Rule;
-use crate::learner::targets::{Refresh, Targets};
+use crate::learner::targets::Targets;
 use crate::learner::{BatchSizes, Learner, Plan};
 use crate::probe::{self, Stage};
 use crate::ranks::Ranks;
 use crate::{ActorCritic, Agent, DeviceCollector, Error, Layout, LearnerKind, Metrics, Policy, Snapshot, UpdateEvent};
-
-/// A loss in candle operations, and what else a minibatch reports.
-pub(crate) struct Terms {
-    pub(crate) total: Tensor,
-    pub(crate) policy: Tensor,
-    pub(crate) value: Tensor,
-    pub(crate) entropy: Tensor,
-    pub(crate) kl: f32,
-    pub(crate) clip_fraction: f32,
-}
-
-/// Settings of an algorithm: its choices within [`OnPolicy`].
-///
-/// Implemented by [`PpoConfig`](crate::PpoConfig) and [`A2cConfig`](crate::A2cConfig). `remaining` is as in [`Agent::update`].
-pub(crate) trait Method: Send {
-    /// The optimizer.
-    const OPTIMIZER: Rule;
-    /// Kernel of the loss on a device.
-    const OBJECTIVE: Objective;
-    /// Name of the policy's loss among the metrics.
-    const POLICY_LOSS: &'static str;
-
-    /// Copies the settings that every method has.
-    fn common(&self) -> Common;
-
-    /// Checks all settings, for rollouts of `n_envs` environments.
-    fn check(&self, n_envs: usize) -> Result<(), Error>;
-
-    /// Selects what the latest policy computes for a rollout of an older one.
-    fn refresh(&self) -> Refresh;
-
-    /// Passes over a rollout.
-    fn n_epochs(&self) -> usize;
-
-    /// True if a pass over `n_samples` samples takes them in random order.
-    fn shuffles(&self, n_samples: usize) -> bool;
-
-    /// Computes the gradient of a minibatch with the tile kernel.
-    ///
-    /// Calls [`Descent::fused`]. A method of each algorithm, not a generic function: the crate of a caller would compile that,
-    /// three hundred times slower where it is not optimised.
-    fn fused(&self, descent: &mut Descent, minibatch: &Minibatch<'_>, remaining: f32, pool: &Pool) -> Result<Parts, Error>;
-
-    /// Computes the loss of the samples `rows` with candle operations.
-    fn reference(
-        &self,
-        policy: &ActorCritic,
-        params: &Tensor,
-        batch: &TensorBatch,
-        targets: &Targets,
-        rows: &[u32],
-        remaining: f32,
-    ) -> Result<Terms, Error>;
-
-    /// Adds the settings of the loss on a device.
-    fn on_device(&self, remaining: f32, common: UpdateSettings) -> UpdateSettings;
-
-    /// True if an update ends before the step along a minibatch of this KL divergence.
-    fn ends_at(&self, kl: f32) -> bool;
-
-    /// Reports sums over minibatches that this method alone has.
-    fn report_sums(&self, totals: &UpdateTotals, metrics: &mut Metrics);
-
-    /// Reports schedules that this method alone has.
-    fn report_schedules(&self, remaining: f32, metrics: &mut Metrics);
-}
 
 /// An agent with the method of its settings `C`.
 ///

@@ -19,8 +19,8 @@ use candle_core::Tensor;
 use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
 use rl_envs::{Pool, math};
 
-use crate::algorithms::common::{Common, common};
-use crate::algorithms::on_policy::{Method, OnPolicy, Terms};
+use crate::algorithms::method::{Common, Method, Terms, common};
+use crate::algorithms::on_policy::OnPolicy;
 use crate::learner::batch::{Columns, Derivatives, Minibatch, Parts, SampleLoss, TensorBatch};
 use crate::learner::descent::Descent;
 use crate::learner::optim::Rule;

@@ -15,6 +15,8 @@ use std::ops::Range;
 
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
+#[cfg(target_arch = "aarch64")]
+use crate::kernel::vector::float32x4_t;
 #[cfg(target_arch = "x86_64")]
 use crate::kernel::vector::{__m256, __m512};
 use crate::kernel::vector::{LANES, Portable, Vector};
@@ -54,7 +56,8 @@ impl Work for Spin {
                 Isa::Avx512 => spin::<__m512, 24>(self.0),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => spin::<__m256, 12>(self.0),
-                Isa::Neon => spin::<Portable<S>, 6>(self.0),
+                #[cfg(target_arch = "aarch64")]
+                Isa::Neon => spin::<float32x4_t, 24>(self.0),
                 _ => spin::<Portable<S>, 2>(self.0),
             }
         }
@@ -413,7 +416,8 @@ impl<T: Axis, R: Axis, C: Axis> Work for Product<'_, T, R, C> {
                 Isa::Avx512 => product::<__m512, 6, 4>(c, to, a, b, size, init),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => product::<__m256, 6, 2>(c, to, a, b, size, init),
-                Isa::Neon => product::<Portable<S>, 6, 1>(c, to, a, b, size, init),
+                #[cfg(target_arch = "aarch64")]
+                Isa::Neon => product::<float32x4_t, 6, 4>(c, to, a, b, size, init),
                 _ => product::<Portable<S>, 2, 1>(c, to, a, b, size, init),
             }
         }

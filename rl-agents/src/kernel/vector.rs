@@ -141,3 +141,41 @@ macro_rules! x86 {
 x86!(__m512, 16, _mm512_loadu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps, _mm512_storeu_ps);
 #[cfg(target_arch = "x86_64")]
 x86!(__m256, 8, _mm256_loadu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps, _mm256_storeu_ps);
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) use std::arch::aarch64::float32x4_t;
+
+#[cfg(target_arch = "aarch64")]
+impl Vector for float32x4_t {
+    const LEN: usize = 4;
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: guaranteed by the caller, here and below.
+        unsafe { std::arch::aarch64::vld1q_f32(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        // SAFETY: as above.
+        unsafe { std::arch::aarch64::vdupq_n_f32(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(self, y: Self, sum: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { std::arch::aarch64::vfmaq_f32(sum, self, y) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, y: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { std::arch::aarch64::vaddq_f32(self, y) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as above.
+        unsafe { std::arch::aarch64::vst1q_f32(to, self) }
+    }
+}

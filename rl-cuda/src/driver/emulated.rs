@@ -209,7 +209,10 @@ impl Compiler {
             vec!["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden", "-fPIC", "-shared"];
         // Without the instruction, a fused multiply-add of the learner's kernels is a slow function with the same result.
         #[cfg(target_arch = "x86_64")]
-        flags.extend(std::arch::is_x86_feature_detected!("fma").then_some("-mfma"));
+        let has_flag = std::arch::is_x86_feature_detected!("fma");
+        #[cfg(not(target_arch = "x86_64"))]
+        let has_flag = false;
+        flags.extend(has_flag.then_some("-mfma"));
         let names = std::env::var_os("CXX").into_iter().chain(["c++", "g++", "clang++"].map(OsString::from));
         for command in names {
             match Command::new(&command).arg("--version").output() {
