@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod descent;
+mod on_device;
 pub mod optim;
 pub(crate) mod reevaluate;
 pub(crate) mod targets;
