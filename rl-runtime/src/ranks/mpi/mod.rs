@@ -180,10 +180,6 @@ fn beat(world: World, stop: &AtomicBool) {
     let (mut heard, mut sent_last, mut heard_last) = (Instant::now(), false, false);
     let mut awake = Instant::now();
     while !sent_last || !heard_last {
-        if awake.elapsed() > SILENCE / 2 {
-            heard = Instant::now(); // it was this rank that hung
-        }
-        awake = Instant::now();
         if !sent_last {
             sent_last = stop.load(Ordering::Relaxed);
             world.send(if sent_last { LAST } else { 0 }, next);
@@ -192,7 +188,12 @@ fn beat(world: World, stop: &AtomicBool) {
             heard_last |= byte == LAST;
             heard = Instant::now();
         }
-        if !heard_last && heard.elapsed() > SILENCE {
+        let now = Instant::now();
+        if now.duration_since(awake) > SILENCE / 2 {
+            heard = now; // it was this rank that hung, at any point since it looked
+        }
+        awake = now;
+        if !heard_last && now.duration_since(heard) > SILENCE {
             let seconds = SILENCE.as_secs();
             print::err(&format!(
                 "error: rank {before} has not been heard of for {seconds} seconds, the job ends (noticed by rank {rank})"
