@@ -1,4 +1,4 @@
-// Asterix: the twin of rl-envs/src/envs/asterix.rs, which has the task, the planes of an observation and the source.
+// Asterix: the twin of rl-envs/src/envs/minatar/asterix.rs, which has the task, the planes of an observation and the source.
 //
 // What is in the rows 1 to 8 is a byte for each in two words, which shifts reach without an array.
 

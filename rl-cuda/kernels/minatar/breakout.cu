@@ -1,4 +1,4 @@
-// Breakout: the twin of rl-envs/src/envs/breakout.rs, which has the task, the planes of an observation and the source.
+// Breakout: the twin of rl-envs/src/envs/minatar/breakout.rs, which has the task, the planes of an observation and the source.
 //
 // The bricks are the lowest 30 bits of a word, row by row.
 

@@ -1,4 +1,4 @@
-// Freeway: the twin of rl-envs/src/envs/freeway.rs, which has the task, the planes of an observation and the source.
+// Freeway: the twin of rl-envs/src/envs/minatar/freeway.rs, which has the task, the planes of an observation and the source.
 //
 // Numbers of the eight lanes are four bits each in a word, from row 1 on.
 

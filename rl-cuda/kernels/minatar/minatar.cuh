@@ -1,4 +1,4 @@
-// Base of MinAtar's games: the twin of rl-envs/src/envs/minatar.rs.
+// Base of MinAtar's games: the twin of rl-envs/src/envs/minatar/mod.rs.
 //
 // A game is a struct that holds the state of an episode, with `start`, `advance` and `observe`, as in Rust. `each_word` passes its
 // words to a visitor, in order; the last action and the steps of the episode follow them.

@@ -1,4 +1,4 @@
-// Seaquest: the twin of rl-envs/src/envs/seaquest.rs, which has the task, the planes of an observation and the source.
+// Seaquest: the twin of rl-envs/src/envs/minatar/seaquest.rs, which has the task, the planes of an observation and the source.
 //
 // Registers cannot be indexed, so the five lists are in memory behind the words: 64 places each, u16, as columns (5 * 64, N). They
 // are short in play; a thread reads only the places that are taken.

@@ -1,4 +1,4 @@
-// Space Invaders: the twin of rl-envs/src/envs/space_invaders.rs, which has the task, the planes of an observation and the source.
+// Space Invaders: the twin of rl-envs/src/envs/minatar/space_invaders.rs, which has the task, the planes of an observation and the source.
 //
 // A map is five words of two rows each, the upper one in bits 0 to 9, the lower one in bits 10 to 19.
 

@@ -216,7 +216,8 @@ const BASES: &[&str] = &["mod", "critics", "method", "on_policy", "replayed"];
 /// Names of environments and algorithms where they do not belong.
 fn foreign_names(all: &[Source]) -> Vec<String> {
     let stems = |folder: &'static str| {
-        let stem = move |source: &'_ Source| Some(source.path.strip_prefix(folder)?.strip_suffix(".rs")?.to_owned());
+        let stem =
+            move |source: &'_ Source| Some(source.path.strip_prefix(folder)?.strip_suffix(".rs")?.rsplit('/').next()?.to_owned());
         all.iter().filter_map(stem).filter(|stem| !BASES.contains(&stem.as_str())).collect::<Vec<_>>()
     };
     let (envs, algos) = (stems("rl-envs/src/envs/"), stems("rl-agents/src/algorithms/"));

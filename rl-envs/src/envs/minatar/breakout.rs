@@ -19,7 +19,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::minatar::{CELLS, Game, MinAtar, SIZE};
+use super::{CELLS, Game, MinAtar, SIZE};
 use crate::{Canvas, Rng, Step};
 
 /// State of an episode.

@@ -21,7 +21,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::minatar::{CELLS, Game, MinAtar, SIZE};
+use super::{CELLS, Game, MinAtar, SIZE};
 use crate::{Color, Rng, Step};
 
 /// Lowest row.

@@ -20,7 +20,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::minatar::{CELLS, Game, MinAtar, SIZE};
+use super::{CELLS, Game, MinAtar, SIZE};
 use crate::{Color, Rng, Step};
 
 /// Number of lanes, of which row 1 is the first.

@@ -2,6 +2,12 @@
 //!
 //! Source: MinAtar 1.0.15 (Young and Tian, 2019).
 
+pub mod asterix;
+pub mod breakout;
+pub mod freeway;
+pub mod seaquest;
+pub mod space_invaders;
+
 use std::fmt::Debug;
 
 use serde::Serialize;

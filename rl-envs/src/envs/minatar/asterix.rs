@@ -19,7 +19,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::minatar::{CELLS, Game, MinAtar, SIZE};
+use super::{CELLS, Game, MinAtar, SIZE};
 use crate::{Color, Rng, Step};
 
 /// Number of rows that an entity may be in, of which row 1 is the first.
