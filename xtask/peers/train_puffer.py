@@ -40,7 +40,7 @@ def make(buf=None, seed=0):
 
 
 class Heads(torch.nn.Module):
-    """What PufferLib's LSTM wants: nothing before it; a hidden layer and two heads after it."""
+    """The layers after PufferLib's LSTM, a hidden one and two heads; none before it."""
 
     is_continuous = False
     hidden_size = WIDTH

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 /// The program that a harness runs.
 #[derive(clap::Args)]
 pub(crate) struct RlProgram {
-    /// RlProgram to run [default: the release build]
+    /// Program to run [default: the release build]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 }

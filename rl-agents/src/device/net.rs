@@ -320,10 +320,12 @@ impl DeviceNet {
         needed: Needed<'_>,
     ) -> Result<(), Error> {
         let m = samples.len();
-        self.convs.forward(queue, params, m, given.unwrap_or_else(|| self.inputs.view()))?;
-        if let Some(memory) = &mut self.memory {
+        let Self { convs, memory, inputs, .. } = &mut *self;
+        let inputs = given.unwrap_or_else(|| inputs.view());
+        convs.forward(queue, params, m, inputs)?;
+        if let Some(memory) = memory {
             let states = needed.states.ok_or(Error::Sequences)?;
-            memory.read(queue, params, &self.convs.features(given.unwrap_or_else(|| self.inputs.view())), m)?;
+            memory.read(queue, params, &convs.features(inputs), m)?;
             memory.step(queue, params, &states, m)?;
         }
         self.dense(queue, params, samples, given, needed)

@@ -89,7 +89,7 @@ impl Cell {
 
     /// Draws orthogonal weights with gain 1, and sets the biases.
     ///
-    /// They are 0, except in the gate that keeps the state.
+    /// Biases are 0; those of the inputs are `forget_bias` in the gate that keeps the state.
     ///
     /// `first_index` is the index of the first layer among all layers drawn from one seed.
     pub(crate) fn init(&self, params: &mut [f32], seed: u64, first_index: u32) {

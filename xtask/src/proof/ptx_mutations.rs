@@ -181,7 +181,7 @@ pub(crate) fn mutate(root: &Path, n: &str, seed: u64, only: Option<&str>) -> Res
     ensure!(!entries.is_empty(), "no kernel has the name that --entry gives");
     let all: Vec<Mutant> = entries.iter().flat_map(mutants).collect();
     let tried = if n == "all" { all } else { sample(&all, n.parse().context("ptx --mutate N")?, seed) };
-    println!("\n==> ptx --mutate {n}");
+    println!("\n==> ptx --mutate {n} --seed {seed}{}", only.map(|name| format!(" --entry {name}")).unwrap_or_default());
     let file = root.join("target/ptx-mutants.txt");
     let lines = tried.iter().map(|Mutant { entry, line, text }| format!("{entry}:{line}:{text}\n"));
     fs::write(&file, lines.collect::<String>())?;

@@ -81,7 +81,8 @@ pub(crate) fn recurrent(study: &Study<'_>) -> Result<()> {
          of\n256, 10 epochs, {STEPS} env steps, seeds 0 to {}; in turn. Theirs step in their processes with one thread of PyTorch, which is faster\n\
          than two here; Pendulum steps in two worker processes of ours. Returns of {EPISODES} greedy episodes, with the standard error over the\n\
          seeds. RecurrentPPO has an LSTM each for policy and value function. PufferLib 3.0.0, installed without its own environments, has one\nfor \
-         both, which learns with `vf_coef = 0.002`; it zeroes\nthe state where a rollout begins, and not where an episode ends. PyTorch's biases are about 0: `forget_bias = 0`.",
+         both, which learns with `vf_coef = 0.002`; it zeroes the state where a rollout begins, and not where an episode ends. PyTorch's biases are\n\
+         about 0: `forget_bias = 0`.",
         SEEDS - 1
     );
     let mut text = study.head("Beside recurrent PPO of sb3-contrib and PufferLib", &about) + HEAD;

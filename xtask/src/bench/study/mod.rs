@@ -44,7 +44,7 @@ const STUDIES: [(&str, bool, Measure); 14] = [
 ];
 
 /// Names of the studies.
-pub(crate) fn names() -> [&'static str; 14] {
+pub(crate) fn names() -> [&'static str; STUDIES.len()] {
     STUDIES.map(|(name, ..)| name)
 }
 
