@@ -58,9 +58,13 @@ pub trait Agent: Send {
 
     /// Ends the current trajectories: the next rollout does not continue them.
     ///
-    /// Called between two updates if a rollout is dropped, or if the environments begin new episodes. Does nothing by default, as
-    /// suits an agent that keeps nothing of a trajectory from one rollout to the next.
-    fn discontinue(&mut self) {}
+    /// Called between two updates if a rollout is dropped, or if the environments begin new episodes. The default tells the
+    /// replay memory alone, as suits an agent that keeps nothing else of a trajectory from one rollout to the next.
+    fn discontinue(&mut self) {
+        if let Some(replay) = self.replay() {
+            replay.discontinue();
+        }
+    }
 
     /// Returns the replay memory, for checkpoints; `None` without one.
     fn replay(&mut self) -> Option<&mut dyn Replays> {
@@ -85,6 +89,9 @@ pub trait Agent: Send {
 
 /// An agent with a replay memory, which a checkpoint can include.
 pub trait Replays {
+    /// Drops the steps that wait for the rest of their returns, or of their stacks.
+    fn discontinue(&mut self);
+
     /// True if checkpoints include the replay memory.
     fn is_saved(&self) -> bool;
 

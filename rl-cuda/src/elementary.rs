@@ -2,7 +2,7 @@
 //!
 //! Tests compare the results with the functions of rl-envs.
 
-use crate::driver::args::Args;
+use crate::driver::args::args;
 use crate::{Buffer, Device, Error};
 
 /// An elementary function of the kernels, named as in [`rl_envs::math`].
@@ -36,7 +36,7 @@ pub fn apply(device: &Device, function: Function, x: &[f32]) -> Result<Vec<f32>,
     let kernel = device.kernel("math", "math_apply".into())?;
     let stream = device.stream()?;
     let (from, to) = (Buffer::of(device, x)?, Buffer::<f32>::zeros(device, x.len())?);
-    let args = Args::new().push(&[function as u32]).push_long(from.address()).push_long(to.address()).push(&[x.len() as u32]);
+    let args = args![function as u32, from, to, x.len() as u32];
     // SAFETY: the parameters are those of `math_apply(u32, const f32*, f32*, u32)`; both buffers hold `x.len()` numbers.
     unsafe { kernel.launch(&stream, x.len() as u64, BLOCK, args)? };
     let mut y = vec![0.0; x.len()];
@@ -60,8 +60,7 @@ pub fn random(
     let kernel = device.kernel("math", "math_random".into())?;
     let stream = device.stream()?;
     let to = Buffer::<u32>::zeros(device, count * n)?;
-    let args = Args::new().push_long(seed).push_long(step).push(&[purpose as u32]).push(&[count as u32]);
-    let args = args.push_long(to.address()).push(&[n as u32]);
+    let args = args![seed, step, purpose as u32, count as u32, to, n as u32];
     // SAFETY: the parameters are those of `math_random(u64, u64, u32, u32, u32*, u32)`; the buffer holds `count * n` words.
     unsafe { kernel.launch(&stream, n as u64, BLOCK, args)? };
     let mut words = vec![0; count * n];

@@ -5,7 +5,7 @@ mod corners;
 
 use std::ops::Range;
 
-use crate::driver::args::{Args, long};
+use crate::driver::args::args;
 use crate::driver::kernel::Kernel;
 use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
@@ -223,8 +223,9 @@ impl TargetKernels {
         let (len, n_envs) = (advantages.len(), steps.n_envs);
         let n_steps = len / n_envs.max(1);
         length("advantages", n_steps * n_envs, len)?;
-        let args = steps.addresses(len)?.into_iter().fold(Args::new(), Args::push_long).push_long(advantages.address());
-        let args = args.push(&[n_steps as u32]).push(&[n_envs as u32]).push(&[gamma.to_bits()]).push(&[lambda.to_bits()]);
+        let [rewards, terminated, truncated, next_values, values] = steps.addresses(len)?;
+        let args = args![rewards, terminated, truncated, next_values, values, advantages];
+        let args = args![args; n_steps as u32, n_envs as u32, gamma, lambda];
         // SAFETY: the parameters are those of `gae`; lengths were checked above.
         unsafe { self.gae.launch(stream, n_envs as u64, BLOCK, args) }
     }
@@ -251,17 +252,11 @@ impl TargetKernels {
         length("rewards", n, to.rewards.len())?;
         length("discounts", n, to.discounts.len())?;
         length("next_masks", n * row.mask_len, to.next_masks.len())?;
-        let columns = [
-            long(to.obs.address()),
-            long(to.next_obs.address()),
-            long(to.actions.address()),
-            long(to.rewards.address()),
-            long(to.discounts.address()),
-            long(to.next_masks.address()),
-        ];
-        let args = Args::new().push_long(words.address()).push(&[n_rows as u32]).push_long(indices.address());
-        let args =
-            args.push(&[row.obs as u32, row.action as u32, row.mask_len as u32]).push(columns.as_flattened()).push(&[n as u32]);
+        let numbers = [&to.obs, &to.next_obs, &to.actions, &to.rewards, &to.discounts].map(|column| column.address());
+        let [obs, next_obs, actions, rewards, discounts] = numbers;
+        let columns = [obs, next_obs, actions, rewards, discounts, to.next_masks.address()];
+        let row_lens = [row.obs, row.action, row.mask_len].map(|len| len as u32);
+        let args = args![words, n_rows as u32, indices, row_lens, columns, n as u32];
         // SAFETY: the parameters are those of `gather_words`; lengths were checked above.
         unsafe { self.gather_words.launch(stream, (n * row.len()) as u64, BLOCK, args) }
     }
@@ -285,8 +280,7 @@ impl TargetKernels {
         length("bytes", n_rows.max(1) * stride, bytes.len())?;
         length("part", part.len().min(stride.saturating_sub(part.start)), part.len())?;
         length("to", n * part.len(), to.len())?;
-        let args = Args::new().push_long(bytes.address()).push(&[n_rows as u32]).push_long(indices.address());
-        let args = args.push(&[stride as u32, part.start as u32, part.len() as u32]).push_long(to.address()).push(&[n as u32]);
+        let args = args![bytes, n_rows as u32, indices, [stride as u32, part.start as u32, part.len() as u32], to, n as u32];
         // SAFETY: the parameters are those of `gather_bytes`; lengths were checked above.
         unsafe { self.gather_bytes.launch(stream, to.len() as u64, BLOCK, args) }
     }
@@ -312,9 +306,7 @@ impl TargetKernels {
         length("masks", n * a, masks.map_or(n * a, View::len))?;
         length("clock", 2, clock.len())?;
         length("log_probs", n, log_probs.len())?;
-        let args = Args::new().push_long(logits.address()).push_long(masks.map_or(0, View::address)).push_long(clock.address());
-        let args = args.push_long(t).push_long(actions.address()).push_long(log_probs.address());
-        let args = args.push(&[n as u32]).push(&[a as u32]).push(&[first_env]);
+        let args = args![logits, masks, clock, t, actions, log_probs, n as u32, a as u32, first_env];
         // SAFETY: the parameters are those of `sample_categorical`; lengths were checked above.
         unsafe { self.sample_categorical.launch(stream, n as u64, BLOCK, args) }
     }
@@ -326,7 +318,7 @@ impl TargetKernels {
     pub fn advance_clock(&self, stream: &Stream, clock: &ViewMut<'_, u64>, steps: u64) -> Result<(), Error> {
         length("clock", 2, clock.len())?;
         // SAFETY: the parameters are those of `clock_advance`; the length was checked above.
-        unsafe { self.clock_advance.launch(stream, 1, 1, Args::new().push_long(clock.address()).push_long(steps)) }
+        unsafe { self.clock_advance.launch(stream, 1, 1, args![clock, steps]) }
     }
 
     /// Draws continuous actions (N, A) and their log-densities (N) around means (N, A).
@@ -351,9 +343,7 @@ impl TargetKernels {
         length("clock", 2, clock.len())?;
         length("actions", n * a, actions.len())?;
         length("clipped", n * a, clipped.len())?;
-        let args = Args::new().push_long(means.address()).push_long(log_std.address()).push_long(bounds.address());
-        let args = args.push_long(clock.address()).push_long(t).push_long(actions.address()).push_long(clipped.address());
-        let args = args.push_long(log_probs.address()).push(&[n as u32]).push(&[a as u32]).push(&[first_env]);
+        let args = args![means, log_std, bounds, clock, t, actions, clipped, log_probs, n as u32, a as u32, first_env];
         // SAFETY: the parameters are those of `sample_gaussian`; lengths were checked above.
         unsafe { self.sample_gaussian.launch(stream, n as u64, BLOCK, args) }
     }
@@ -374,8 +364,7 @@ impl TargetKernels {
         let d = mean.len();
         length("precision", d, precision.len())?;
         length("obs", obs.len() / d.max(1) * d, obs.len())?;
-        let args = Args::new().push_long(obs.address()).push_long(mean.address()).push_long(precision.address());
-        let args = args.push_long(obs.len() as u64).push(&[d as u32]);
+        let args = args![obs, mean, precision, obs.len() as u64, d as u32];
         // SAFETY: the parameters are those of `normalize_apply`; lengths were checked above.
         unsafe { self.normalize_apply.launch(stream, obs.len() as u64, BLOCK, args) }
     }
@@ -390,9 +379,7 @@ impl TargetKernels {
         let ObsSlices { starts, n_envs, obs_len, means, m2s } = slices;
         let n_steps = obs.len() / (*n_envs * *obs_len);
         length("obs", n_steps * *n_envs * *obs_len, obs.len())?;
-        let args = Args::new().push_long(obs.address()).push_long(starts.view().address()).push(&[starts.len() as u32 - 1]);
-        let args = args.push(&[n_steps as u32]).push(&[*n_envs as u32]).push(&[*obs_len as u32]);
-        let args = args.push_long(means.view_mut().address()).push_long(m2s.view_mut().address());
+        let args = args![obs, starts, starts.len() as u32 - 1, n_steps as u32, *n_envs as u32, *obs_len as u32, means, m2s];
         // SAFETY: the parameters are those of `normalize_moments`; lengths were checked above.
         unsafe { self.normalize_moments.launch(stream, means.len() as u64, BLOCK, args)? };
         let mut result = (vec![0.0; means.len()], vec![0.0; m2s.len()]);

@@ -16,13 +16,13 @@ use candle_core::Tensor;
 use rl_cuda::learner::{Objective, UpdateSettings, UpdateTotals};
 use rl_envs::Pool;
 
-use crate::algorithms::method::{Common, Method, Terms, common};
+use crate::algorithms::method::{Common, Method, Terms, common, method_settings};
 use crate::algorithms::on_policy::OnPolicy;
 use crate::learner::batch::{Columns, Derivatives, Minibatch, Parts, SampleLoss, TensorBatch};
 use crate::learner::descent::Descent;
 use crate::learner::optim::Rule;
 use crate::learner::targets::{Refresh, Targets};
-use crate::settings::{self, Kind};
+use crate::settings::Kind;
 use crate::{ActorCritic, Error, MemoryKind, Metrics, NetConfig, Schedule};
 
 crate::settings! {
@@ -61,33 +61,7 @@ crate::settings! {
     }
 }
 
-impl A2cConfig {
-    /// A2C's optimizer.
-    pub const RULE: Rule = Rule::RmsProp { alpha: 0.99, epsilon: 1e-5 };
-
-    /// Checks every range, and conditions between settings.
-    ///
-    /// # Errors
-    /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`] for the first that fails.
-    pub fn check(&self, n_envs: usize) -> Result<(), Error> {
-        settings::check(Self::KEYS, self)?;
-        self.common().check(n_envs)
-    }
-
-    /// Checks conditions between these settings and those of the networks.
-    ///
-    /// # Errors
-    /// [`Error::Setting`] for minibatches that the policy's memory does not allow.
-    pub fn check_net(&self, net: &NetConfig) -> Result<(), Error> {
-        self.common().check_memory(net.memory != MemoryKind::None, net.learner)
-    }
-
-    /// Samples of a minibatch, for a rollout of `rollout` samples.
-    #[must_use]
-    pub fn samples(&self, rollout: usize) -> usize {
-        self.common().samples(rollout)
-    }
-}
+method_settings!(A2cConfig, Rule::RmsProp { alpha: 0.99, epsilon: 1e-5 });
 
 /// The A2C agent.
 pub type A2c = OnPolicy<A2cConfig>;

@@ -9,11 +9,11 @@ use candle_core::{Device, Tensor, Var};
 use rl_buffer::{ActionSlice, Batch, ObsSlice};
 use rl_envs::{ActionSpace, Pool, Purpose, Space, rng};
 
-use crate::agent::{Divergence, NamedTensor};
+use crate::agent::Divergence;
+use crate::algorithms::replayed::{follow, optimizer, step, tensors};
 use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Stats, Tile, TileLoss};
 use crate::learner::optim::{Optimizer, Rule, StepCount};
-use crate::policy::network::Network;
 use crate::policy::twin_q::{TwinQ, Value, columns};
 use crate::probe::Threads;
 use crate::ranks::Ranks;
@@ -147,7 +147,7 @@ impl Critics {
             *gradient = optimizer.gradient(&params, &loss)?;
             loss.to_scalar::<f32>()?
         };
-        let norm = step(optimizer, loss, online.network_mut(), gradient, rate, threads);
+        let norm = step(optimizer, loss, online.network_mut(), gradient, rate, f32::MAX, threads);
         self.check_diverged(&self.optimizer, &self.gradient, "critic_loss", loss, rate, batch)?;
         Ok((loss, norm))
     }
@@ -170,7 +170,10 @@ impl Critics {
         if !optimizer.has_diverged() {
             return Ok(());
         }
-        let minibatch = minibatch(batch, &self.targets)?;
+        let minibatch = tensors(batch, &self.targets, |obs| match obs {
+            ObsSlice::F32(obs) => Tensor::from_slice(obs, (self.q.len(), obs.len() / self.q.len()), &Device::Cpu),
+            ObsSlice::U8(_) => candle_core::bail!("bytes"),
+        })?;
         Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &[(name, loss)], minibatch))))
     }
 
@@ -228,18 +231,6 @@ pub(crate) struct CriticSettings {
     pub(crate) batch_size: usize,
     /// Seed of the agent; the critics' parameters are drawn apart from the policy's.
     pub(crate) seed: u64,
-}
-
-/// Creates the optimizer of a network.
-pub(crate) fn optimizer(rule: Rule, network: &Network) -> Optimizer {
-    let mut optimizer = Optimizer::new(rule, network.params().len());
-    optimizer.set_precision(network.precision());
-    optimizer
-}
-
-/// Moves a target network by the part `tau` of its way.
-pub(crate) fn follow(target: &mut Network, online: &[f32], tau: f32) {
-    target.change(|params| params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target)));
 }
 
 /// Returns an array of a snapshot.
@@ -381,42 +372,3 @@ pub(crate) fn counts<const N: usize>(snapshot: &Snapshot, name: &str) -> Result<
 
 /// Seed of the critics' parameters, apart from the policy's.
 const SEED: u64 = 0x5AC0_C217_1C50_5EED;
-
-/// Takes a step of a network; returns the gradient's norm.
-///
-/// The step is skipped if the loss is not finite.
-pub(crate) fn step(
-    optimizer: &mut Optimizer,
-    loss: f32,
-    network: &mut Network,
-    gradient: &[f32],
-    rate: f32,
-    threads: Threads<'_>,
-) -> Option<f32> {
-    if !loss.is_finite() {
-        optimizer.skip();
-        return None;
-    }
-    network.change_on(threads, |params| optimizer.step_with(threads, params, gradient, rate, f32::MAX))
-}
-
-/// Returns the tensors of a minibatch at which learning stopped.
-///
-/// # Errors
-/// Errors of candle.
-fn minibatch(batch: &Batch, targets: &[f32]) -> Result<Vec<NamedTensor>, Error> {
-    let (batch, n) = (batch.columns(), targets.len());
-    let matrix = |values: &[f32]| Tensor::from_slice(values, (n, values.len() / n), &Device::Cpu);
-    let ActionSlice::Continuous(actions) = batch.actions else { return Err(Error::ActionKind) };
-    let (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) = (batch.obs, batch.next_obs) else { return Err(Error::ObsKind) };
-    let tensors = [
-        ("obs", matrix(obs)?),
-        ("actions", matrix(actions)?),
-        ("rewards", matrix(batch.rewards)?),
-        ("discounts", matrix(batch.discounts)?),
-        ("next_obs", matrix(next_obs)?),
-        ("targets", matrix(targets)?),
-        ("weights", matrix(batch.weights)?),
-    ];
-    Ok(tensors.iter().map(|(name, tensor)| NamedTensor::new(name, tensor)).collect::<candle_core::Result<_>>()?)
-}

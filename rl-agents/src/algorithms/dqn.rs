@@ -16,13 +16,15 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Tensor, Var};
 use rl_buffer::{ActionSlice, Batch, Rollout};
 use rl_cuda::learner::UpdateTotals;
 use rl_envs::{ActionSpace, Pool, Space};
 
 use crate::agent::{Divergence, NamedTensor, Observed, OnDevice, Replays, Shareable};
-use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, learn_from};
+use crate::algorithms::replayed::{
+    Experience, Learns, Priorities, ReplaySettings, follow, learn_from, optimizer, replay_settings, step, tensors,
+};
 use crate::device::dqn::{DeviceDqn, Repeated};
 use crate::kernel::gradient::Slices;
 use crate::kernel::samples::TILE;
@@ -34,7 +36,7 @@ use crate::policy::mask_rows;
 use crate::policy::q_network::best;
 use crate::probe::{self, Probe, Stage, Threads};
 use crate::ranks::Ranks;
-use crate::settings::{self, Kind, MAX_STEPS};
+use crate::settings::{Kind, MAX_STEPS};
 use crate::{Agent, Error, Layout, LearnerKind, Metrics, Policy, QNetwork, Schedule, Scratch, Snapshot, UpdateEvent};
 
 crate::settings! {
@@ -103,19 +105,9 @@ crate::settings! {
     }
 }
 
+replay_settings!(DqnConfig);
+
 impl DqnConfig {
-    /// DQN's optimizer.
-    pub const RULE: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
-
-    /// Checks every range, and conditions between settings.
-    ///
-    /// # Errors
-    /// [`Error::Range`] or [`Error::Setting`] for the first that fails.
-    pub fn check(&self) -> Result<(), Error> {
-        settings::check(Self::KEYS, self)?;
-        self.replay().check()
-    }
-
     /// Returns the minibatch that learns from each transition 8 times on average.
     ///
     /// At least 32, at most the replay memory. The paper has the same ratio: minibatches of 32 every 4 steps.
@@ -123,26 +115,6 @@ impl DqnConfig {
     pub fn batch_at_usual_ratio(&self) -> usize {
         let samples = (8 * self.train_freq / self.gradient_steps).clamp(32, 1 << 24);
         usize::try_from(samples).map_or(32, |samples| samples.min(self.buffer_size))
-    }
-
-    fn replay(&self) -> ReplaySettings {
-        ReplaySettings {
-            capacity: self.buffer_size,
-            batch_size: self.batch_size,
-            learning_starts: self.learning_starts,
-            train_freq: self.train_freq,
-            gradient_steps: self.gradient_steps,
-            n_steps: self.n_steps,
-            gamma: self.gamma,
-            is_saved: self.save_replay,
-            priorities: self.prioritized.then_some(Priorities { alpha: self.priority_alpha, beta: self.priority_beta }),
-        }
-    }
-
-    /// Steps of a rollout: those of each environment between updates.
-    #[must_use]
-    pub fn rollout_steps(&self, n_envs: usize) -> usize {
-        (self.train_freq as usize / n_envs).max(1)
     }
 
     /// Returns the share of random actions after the fraction `done` of training.
@@ -310,22 +282,6 @@ fn actions(batch: &Batch) -> Result<&[u32], Error> {
     }
 }
 
-/// Returns a minibatch as tensors, for a dump.
-fn tensors(network: &QNetwork, batch: &Batch, targets: &[f32]) -> Result<Vec<NamedTensor>, Error> {
-    let (actions, batch, network) = (actions(batch)?, batch.columns(), network.network());
-    let column = |values: &[f32]| Tensor::from_slice(values, values.len(), &Device::Cpu);
-    let tensors = [
-        ("obs", network.features(batch.obs)?),
-        ("actions", Tensor::from_slice(actions, actions.len(), &Device::Cpu)?),
-        ("rewards", column(batch.rewards)?),
-        ("discounts", column(batch.discounts)?),
-        ("next_obs", network.features(batch.next_obs)?),
-        ("targets", column(targets)?),
-        ("weights", column(batch.weights)?),
-    ];
-    Ok(tensors.iter().map(|(name, tensor)| NamedTensor::new(name, tensor)).collect::<candle_core::Result<_>>()?)
-}
-
 impl Dqn {
     /// Creates an agent from a network, for `n_envs` environments with these spaces.
     ///
@@ -378,8 +334,7 @@ impl Dqn {
             loss: 0.0,
             q_mean: 0.0,
         };
-        let mut optimizer = Optimizer::new(DqnConfig::RULE, network.params().len());
-        optimizer.set_precision(network.network().precision());
+        let optimizer = optimizer(DqnConfig::RULE, network.network());
         let target = network.clone();
         network.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
         let mut agent =
@@ -519,16 +474,10 @@ impl TdLearner for TdHost<'_> {
     fn step(&mut self, experience: &Experience) -> Result<(), Error> {
         let Self { optimizer, learning_rate, config, .. } = self;
         let Memory { gradient, loss, q_mean, .. } = &*self.memory;
-        let norm = if loss.is_finite() {
-            let threads = Threads { pool: self.pool, probe: experience.probe.as_ref() };
-            let step = |params: &mut [f32]| optimizer.step_with(threads, params, gradient, *learning_rate, config.max_grad_norm);
-            self.network.network_mut().change_on(threads, step)
-        } else {
-            optimizer.skip();
-            None
-        };
+        let (network, threads) = (self.network.network_mut(), Threads { pool: self.pool, probe: experience.probe.as_ref() });
+        let norm = step(optimizer, *loss, network, gradient, *learning_rate, config.max_grad_norm, threads);
         if self.optimizer.has_diverged() {
-            let minibatch = tensors(self.network, &self.memory.batch, &self.memory.targets)?;
+            let minibatch = tensors(&self.memory.batch, &self.memory.targets, |obs| self.network.network().features(obs))?;
             return Err(self.diverged(gradient, [*loss, *q_mean], minibatch));
         }
         self.sums.n += 1.0;
@@ -663,7 +612,7 @@ impl TdDevice<'_> {
         self.fetch()?;
         let Self { host, device, .. } = self;
         let Repeated { batch, targets, gradient, loss, q_mean } = device.repeat(slot, host.config.double)?;
-        let minibatch = tensors(host.network, batch, &targets)?;
+        let minibatch = tensors(batch, &targets, |obs| host.network.network().features(obs))?;
         Err(host.diverged(&gradient, [loss, q_mean], minibatch))
     }
 
@@ -716,14 +665,7 @@ impl Learns for Dqn {
         if let Some(device) = &mut self.device {
             return device.follow(tau);
         }
-        let online = self.network.params();
-        self.target.network_mut().change(|params| {
-            if tau == 1.0 {
-                params.copy_from_slice(online);
-            } else {
-                params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target));
-            }
-        });
+        follow(self.target.network_mut(), self.network.params(), tau);
         probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
         Ok(())
     }
@@ -757,10 +699,6 @@ impl Agent for Dqn {
         metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
         metrics.push("train/n_updates", self.optimizer.steps().taken as f32);
         Ok(metrics)
-    }
-
-    fn discontinue(&mut self) {
-        self.experience.discontinue();
     }
 
     fn save(&self) -> Result<Snapshot, Error> {
@@ -816,6 +754,10 @@ impl Shareable for Dqn {
 }
 
 impl Replays for Dqn {
+    fn discontinue(&mut self) {
+        self.experience.discontinue();
+    }
+
     fn is_saved(&self) -> bool {
         self.experience.is_saved()
     }

@@ -48,6 +48,40 @@ macro_rules! common {
 }
 pub(crate) use common;
 
+/// Implements what the settings of every method have.
+macro_rules! method_settings {
+    ($config:ty, $rule:expr) => {
+        impl $config {
+            /// Rule of the optimizer.
+            pub const RULE: Rule = $rule;
+
+            /// Checks every range, and conditions between settings.
+            ///
+            /// # Errors
+            /// [`Error::Range`], [`Error::BatchSize`] or [`Error::Setting`] for the first that fails.
+            pub fn check(&self, n_envs: usize) -> Result<(), Error> {
+                $crate::settings::check(Self::KEYS, self)?;
+                self.common().check(n_envs)
+            }
+
+            /// Checks conditions between these settings and those of the networks.
+            ///
+            /// # Errors
+            /// [`Error::Setting`] for minibatches that the policy's memory does not allow.
+            pub fn check_net(&self, net: &NetConfig) -> Result<(), Error> {
+                self.common().check_memory(net.memory != MemoryKind::None, net.learner)
+            }
+
+            /// Samples of a minibatch, for a rollout of `rollout` samples.
+            #[must_use]
+            pub fn samples(&self, rollout: usize) -> usize {
+                self.common().samples(rollout)
+            }
+        }
+    };
+}
+pub(crate) use method_settings;
+
 impl Common {
     /// Checks conditions between settings, for rollouts of `n_envs` environments.
     pub(crate) fn check(&self, n_envs: usize) -> Result<(), Error> {

@@ -9,13 +9,17 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-use rl_buffer::{Batch, Memory, ObsRows, PrioritizedReplayBuffer, ReplayBuffer, Rollout, StepSlices, TransitionShape};
+use candle_core::{Device, Tensor};
+use rl_buffer::{
+    ActionSlice, Batch, Memory, ObsRows, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout, StepSlices, TransitionShape,
+};
 use rl_envs::{ActionSpace, Pool, Purpose, Rng, Space, either, visit};
 
-use crate::agent::{Observed, Replays};
+use crate::agent::{NamedTensor, Observed, Replays};
 use crate::learner::descent::check_continues;
-use crate::learner::optim::StepCount;
-use crate::probe::{self, Probe, Stage};
+use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::policy::network::Network;
+use crate::probe::{self, Probe, Stage, Threads};
 use crate::{Counters, Error, Snapshot, UpdateEvent, Watch};
 
 /// Constant added to errors, so that every transition can be replayed.
@@ -60,10 +64,61 @@ impl ReplaySettings {
     }
 }
 
+/// Implements what the settings of every algorithm with a replay memory have.
+macro_rules! replay_settings {
+    ($config:ty) => {
+        impl $config {
+            /// Rule of all optimizers.
+            pub const RULE: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+
+            /// Checks every range, and that a minibatch fits into the replay memory.
+            ///
+            /// # Errors
+            /// [`Error::Range`] or [`Error::Setting`] for the first that fails.
+            pub fn check(&self) -> Result<(), Error> {
+                crate::settings::check(Self::KEYS, self)?;
+                self.replay().check()
+            }
+
+            /// Steps of a rollout: those of each environment between updates.
+            #[must_use]
+            pub fn rollout_steps(&self, n_envs: usize) -> usize {
+                (self.train_freq as usize / n_envs).max(1)
+            }
+
+            fn replay(&self) -> ReplaySettings {
+                let (alpha, beta) = (self.priority_alpha, self.priority_beta);
+                ReplaySettings {
+                    capacity: self.buffer_size,
+                    batch_size: self.batch_size,
+                    learning_starts: self.learning_starts,
+                    train_freq: self.train_freq,
+                    gradient_steps: self.gradient_steps,
+                    n_steps: self.n_steps,
+                    gamma: self.gamma,
+                    is_saved: self.save_replay,
+                    priorities: self.prioritized.then_some(Priorities { alpha, beta }),
+                }
+            }
+        }
+    };
+}
+pub(crate) use replay_settings;
+
 /// A replay memory.
 enum Replay {
     Uniform(ReplayBuffer),
     Prioritized(PrioritizedReplayBuffer),
+}
+
+/// Evaluates an expression with the replay memory of either kind.
+macro_rules! with {
+    ($replay:expr, |$each:ident| $body:expr) => {
+        match $replay {
+            Replay::Uniform($each) => $body,
+            Replay::Prioritized($each) => $body,
+        }
+    };
 }
 
 /// Transitions, with the counters of the updates from them.
@@ -234,15 +289,11 @@ impl Experience {
         let masks = step.masks.map(|[masks, _]| [masks, &final_masks[..n * a]]);
         let final_obs = final_obs.as_slice().rows(0..n, d);
         let (obs, step) = (rollout.obs_rows(t * n..(t + 1) * n), StepSlices { final_obs, masks, ..step });
-        match (&mut self.replay, column) {
-            (Replay::Uniform(replay), None) => replay.push(obs, &step)?,
-            (Replay::Prioritized(replay), None) => replay.push(obs, &step)?,
-            (replay, Some(column)) => {
+        match column {
+            None => with!(&mut self.replay, |replay| replay.push(obs, &step)?),
+            Some(column) => {
                 let (env_idx, obs, step) = (rollout.env_idx()[column] as usize, obs.row(column, d), step.env(column));
-                match replay {
-                    Replay::Uniform(replay) => replay.push_env(env_idx, obs, &step)?,
-                    Replay::Prioritized(replay) => replay.push_env(env_idx, obs, &step)?,
-                }
+                with!(&mut self.replay, |replay| replay.push_env(env_idx, obs, &step)?)
             }
         };
         probe::report(self.probe.as_ref(), Stage::Adding);
@@ -303,26 +354,12 @@ impl Experience {
 
     /// Removes all transitions.
     pub(crate) fn clear(&mut self) {
-        match &mut self.replay {
-            Replay::Uniform(replay) => replay.clear(),
-            Replay::Prioritized(replay) => replay.clear(),
-        }
-    }
-
-    /// Drops the waiting steps of all environments.
-    pub(crate) fn discontinue(&mut self) {
-        match &mut self.replay {
-            Replay::Uniform(replay) => replay.forget_waiting(),
-            Replay::Prioritized(replay) => replay.forget_waiting(),
-        }
+        with!(&mut self.replay, |replay| replay.clear());
     }
 
     /// Drops the waiting steps of an environment with a gap in its trajectory.
     fn forget_waiting_of(&mut self, env_idx: usize) {
-        match &mut self.replay {
-            Replay::Uniform(replay) => replay.forget_waiting_of(env_idx),
-            Replay::Prioritized(replay) => replay.forget_waiting_of(env_idx),
-        }
+        with!(&mut self.replay, |replay| replay.forget_waiting_of(env_idx));
     }
 
     /// Returns the counters of a snapshot.
@@ -356,6 +393,74 @@ impl Experience {
     }
 }
 
+/// Creates the optimizer of a network.
+pub(crate) fn optimizer(rule: Rule, network: &Network) -> Optimizer {
+    let mut optimizer = Optimizer::new(rule, network.params().len());
+    optimizer.set_precision(network.precision());
+    optimizer
+}
+
+/// Moves a target network by the part `tau` of its way; 1: to a copy.
+pub(crate) fn follow(target: &mut Network, online: &[f32], tau: f32) {
+    target.change(|params| {
+        if tau == 1.0 {
+            params.copy_from_slice(online);
+        } else {
+            params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target));
+        }
+    });
+}
+
+/// Takes a step of a network; returns the gradient's norm.
+///
+/// A gradient longer than `max_norm` is scaled down. The step is skipped if the loss is not finite.
+pub(crate) fn step(
+    optimizer: &mut Optimizer,
+    loss: f32,
+    network: &mut Network,
+    gradient: &[f32],
+    rate: f32,
+    max_norm: f32,
+    threads: Threads<'_>,
+) -> Option<f32> {
+    if !loss.is_finite() {
+        optimizer.skip();
+        return None;
+    }
+    network.change_on(threads, |params| optimizer.step_with(threads, params, gradient, rate, max_norm))
+}
+
+/// Returns the tensors of a minibatch at which learning stopped.
+///
+/// `features` makes observations a tensor.
+///
+/// # Errors
+/// Errors of candle.
+pub(crate) fn tensors(
+    batch: &Batch,
+    targets: &[f32],
+    features: impl Fn(ObsSlice<'_>) -> candle_core::Result<Tensor>,
+) -> Result<Vec<NamedTensor>, Error> {
+    let (batch, n) = (batch.columns(), targets.len());
+    let column = |values: &[f32]| Tensor::from_slice(values, n, &Device::Cpu);
+    let tensors = [
+        ("obs", features(batch.obs)?),
+        (
+            "actions",
+            match batch.actions {
+                ActionSlice::Discrete(actions) => Tensor::from_slice(actions, n, &Device::Cpu)?,
+                ActionSlice::Continuous(actions) => Tensor::from_slice(actions, (n, actions.len() / n), &Device::Cpu)?,
+            },
+        ),
+        ("rewards", column(batch.rewards)?),
+        ("discounts", column(batch.discounts)?),
+        ("next_obs", features(batch.next_obs)?),
+        ("targets", column(targets)?),
+        ("weights", column(batch.weights)?),
+    ];
+    Ok(tensors.iter().map(|(name, tensor)| NamedTensor::new(name, tensor)).collect::<candle_core::Result<_>>()?)
+}
+
 impl Observed for Experience {
     fn watch(&mut self, watch: Watch) {
         self.watch = Some(watch);
@@ -367,24 +472,22 @@ impl Observed for Experience {
 }
 
 impl Replays for Experience {
+    fn discontinue(&mut self) {
+        with!(&mut self.replay, |replay| replay.forget_waiting());
+    }
+
     fn is_saved(&self) -> bool {
         self.settings.is_saved
     }
 
     fn save_replay(&self, mut out: &mut dyn Write) -> Result<(), Error> {
-        match &self.replay {
-            Replay::Uniform(replay) => replay.save(&mut out)?,
-            Replay::Prioritized(replay) => replay.save(&mut out)?,
-        }
+        with!(&self.replay, |replay| replay.save(&mut out)?);
         Ok(())
     }
 
     /// Refuses discrete actions that do not exist, too.
     fn load_replay(&mut self, snapshot: &Snapshot, mut input: &mut dyn Read) -> Result<(), Error> {
-        match &mut self.replay {
-            Replay::Uniform(replay) => replay.restore(&mut input)?,
-            Replay::Prioritized(replay) => replay.restore(&mut input)?,
-        }
+        with!(&mut self.replay, |replay| replay.restore(&mut input)?);
         let max = self.transitions().max_action();
         if let Some(n) = self.n_discrete.filter(|&n| max as usize >= n) {
             self.clear();

@@ -17,8 +17,8 @@ use rl_buffer::{Batch, Rollout};
 use rl_envs::{ActionSpace, Pool, Space, math};
 
 use crate::agent::{Observed, Replays, Shareable};
-use crate::algorithms::critics::{CriticSettings, Critics, array, counts, draw_noise, moments, optimizer, parts, step};
-use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, learn_from};
+use crate::algorithms::critics::{CriticSettings, Critics, array, counts, draw_noise, moments, parts};
+use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, learn_from, optimizer, replay_settings, step};
 use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Tile, TileLoss};
 use crate::learner::descent::StepSums;
@@ -27,7 +27,7 @@ use crate::policy::squashed::{ActorSamples, SquashedGaussian};
 use crate::policy::twin_q::{TwinQ, Value};
 use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;
-use crate::settings::{self, Kind, MAX_STEPS};
+use crate::settings::{Kind, MAX_STEPS};
 use crate::{Agent, Error, Layout, Metrics, OrAuto, Policy, Schedule, Scratch, Snapshot, UpdateEvent};
 
 crate::settings! {
@@ -71,39 +71,7 @@ crate::settings! {
     }
 }
 
-impl SacConfig {
-    /// SAC's optimizers.
-    pub const RULE: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
-
-    /// Checks every range, and conditions between settings.
-    ///
-    /// # Errors
-    /// [`Error::Range`] or [`Error::Setting`] for the first that fails.
-    pub fn check(&self) -> Result<(), Error> {
-        settings::check(Self::KEYS, self)?;
-        self.replay().check()
-    }
-
-    /// Steps of a rollout: those of each environment between updates.
-    #[must_use]
-    pub fn rollout_steps(&self, n_envs: usize) -> usize {
-        (self.train_freq as usize / n_envs).max(1)
-    }
-
-    fn replay(&self) -> ReplaySettings {
-        ReplaySettings {
-            capacity: self.buffer_size,
-            batch_size: self.batch_size,
-            learning_starts: self.learning_starts,
-            train_freq: self.train_freq,
-            gradient_steps: self.gradient_steps,
-            n_steps: self.n_steps,
-            gamma: self.gamma,
-            is_saved: self.save_replay,
-            priorities: self.prioritized.then_some(Priorities { alpha: self.priority_alpha, beta: self.priority_beta }),
-        }
-    }
-}
+replay_settings!(SacConfig);
 
 /// The SAC agent.
 ///
@@ -285,35 +253,6 @@ impl Sac {
         }
     }
 
-    /// Does one update: draws a minibatch, and takes a step of each optimizer.
-    fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
-        let (update, alpha) = (self.experience.updates(), self.alpha());
-        self.experience.draw(done, &mut self.memory.batch, false)?;
-        self.experience.report(UpdateEvent::TargetsBegin);
-        self.set_targets(update, alpha, pool)?;
-        self.experience.report(UpdateEvent::TargetsEnd);
-        self.set_actions(update, pool)?;
-        probe::report(self.experience.probe.as_ref(), Stage::Targets);
-        let rate = self.config.learning_rate.at(1.0 - done);
-        let alpha_loss = self.learn_alpha(rate);
-        let threads = Threads { pool, probe: self.experience.probe.as_ref() };
-        let squashed = |j, action| self.policy.squashed(j, action);
-        let (critic_loss, norm) = self.critics.learn(&self.memory.batch, squashed, rate, threads)?;
-        self.sums.steps.push(norm);
-        let actor_loss = self.learn_actor(rate, alpha, pool)?;
-        self.experience.prioritize(&self.memory.batch, &mut self.critics.errors)?;
-        self.sums.n += 1.0;
-        self.sums.actor += actor_loss;
-        self.sums.critics += critic_loss;
-        self.sums.alpha += alpha;
-        self.sums.alpha_loss += alpha_loss;
-        if self.experience.updates().is_multiple_of(self.config.target_update_interval) {
-            self.critics.follow(self.config.tau);
-            probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
-        }
-        Ok(())
-    }
-
     /// Computes `y = r + discount (min Q_target(s', a') - alpha log_prob(a'))`.
     ///
     /// The policy draws a'.
@@ -372,7 +311,7 @@ impl Sac {
             *of_actor = optimizers.actor.gradient(&params, &loss)?;
             loss.to_scalar::<f32>()?
         };
-        let norm = step(&mut optimizers.actor, loss, policy.network_mut(), of_actor, rate, threads);
+        let norm = step(&mut optimizers.actor, loss, policy.network_mut(), of_actor, rate, f32::MAX, threads);
         self.sums.steps.push(norm);
         let SacMemory { batch, of_actor, .. } = &self.memory;
         self.critics.check_diverged(&self.optimizers.actor, of_actor, "actor_loss", loss, rate, batch)?;
@@ -385,8 +324,33 @@ impl Learns for Sac {
         &mut self.experience
     }
 
+    /// Does one update: draws a minibatch, and takes a step of each optimizer.
     fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
-        self.learn(done, pool)
+        let (update, alpha) = (self.experience.updates(), self.alpha());
+        self.experience.draw(done, &mut self.memory.batch, false)?;
+        self.experience.report(UpdateEvent::TargetsBegin);
+        self.set_targets(update, alpha, pool)?;
+        self.experience.report(UpdateEvent::TargetsEnd);
+        self.set_actions(update, pool)?;
+        probe::report(self.experience.probe.as_ref(), Stage::Targets);
+        let rate = self.config.learning_rate.at(1.0 - done);
+        let alpha_loss = self.learn_alpha(rate);
+        let threads = Threads { pool, probe: self.experience.probe.as_ref() };
+        let squashed = |j, action| self.policy.squashed(j, action);
+        let (critic_loss, norm) = self.critics.learn(&self.memory.batch, squashed, rate, threads)?;
+        self.sums.steps.push(norm);
+        let actor_loss = self.learn_actor(rate, alpha, pool)?;
+        self.experience.prioritize(&self.memory.batch, &mut self.critics.errors)?;
+        self.sums.n += 1.0;
+        self.sums.actor += actor_loss;
+        self.sums.critics += critic_loss;
+        self.sums.alpha += alpha;
+        self.sums.alpha_loss += alpha_loss;
+        if self.experience.updates().is_multiple_of(self.config.target_update_interval) {
+            self.critics.follow(self.config.tau);
+            probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
+        }
+        Ok(())
     }
 }
 
@@ -414,10 +378,6 @@ impl Agent for Sac {
         metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
         metrics.push("train/n_updates", self.critics.steps().taken as f32);
         Ok(metrics)
-    }
-
-    fn discontinue(&mut self) {
-        self.experience.discontinue();
     }
 
     fn save(&self) -> Result<Snapshot, Error> {

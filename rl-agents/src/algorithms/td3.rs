@@ -17,8 +17,10 @@ use rl_buffer::{Batch, Rollout};
 use rl_envs::{ActionSpace, Pool, Space};
 
 use crate::agent::{Observed, Replays, Shareable};
-use crate::algorithms::critics::{CriticSettings, Critics, array, counts, draw_noise, follow, moments, optimizer, parts, step};
-use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, learn_from};
+use crate::algorithms::critics::{CriticSettings, Critics, array, counts, draw_noise, moments, parts};
+use crate::algorithms::replayed::{
+    Experience, Learns, Priorities, ReplaySettings, follow, learn_from, optimizer, replay_settings, step,
+};
 use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Tile, TileLoss};
 use crate::learner::descent::StepSums;
@@ -27,7 +29,7 @@ use crate::policy::deterministic::{ActionNoise, DeterministicPolicy};
 use crate::policy::twin_q::{TwinQ, Value};
 use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;
-use crate::settings::{self, Kind, MAX_STEPS};
+use crate::settings::{Kind, MAX_STEPS};
 use crate::{Agent, Error, Layout, Metrics, Policy, Schedule, Scratch, Snapshot, UpdateEvent};
 
 crate::settings! {
@@ -77,39 +79,7 @@ crate::settings! {
     }
 }
 
-impl Td3Config {
-    /// TD3's optimizers.
-    pub const RULE: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
-
-    /// Checks every range, and conditions between settings.
-    ///
-    /// # Errors
-    /// [`Error::Range`] or [`Error::Setting`] for the first that fails.
-    pub fn check(&self) -> Result<(), Error> {
-        settings::check(Self::KEYS, self)?;
-        self.replay().check()
-    }
-
-    /// Steps of a rollout: those of each environment between updates.
-    #[must_use]
-    pub fn rollout_steps(&self, n_envs: usize) -> usize {
-        (self.train_freq as usize / n_envs).max(1)
-    }
-
-    fn replay(&self) -> ReplaySettings {
-        ReplaySettings {
-            capacity: self.buffer_size,
-            batch_size: self.batch_size,
-            learning_starts: self.learning_starts,
-            train_freq: self.train_freq,
-            gradient_steps: self.gradient_steps,
-            n_steps: self.n_steps,
-            gamma: self.gamma,
-            is_saved: self.save_replay,
-            priorities: self.prioritized.then_some(Priorities { alpha: self.priority_alpha, beta: self.priority_beta }),
-        }
-    }
-}
+replay_settings!(Td3Config);
 
 /// The TD3 agent.
 ///
@@ -254,35 +224,6 @@ impl Td3 {
         })
     }
 
-    /// Does one update: a step of the critics.
-    ///
-    /// With every `policy_delay`-th one goes a step of the actor and of the targets.
-    fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
-        let update = self.experience.updates();
-        self.experience.draw(done, &mut self.memory.batch, false)?;
-        self.experience.report(UpdateEvent::TargetsBegin);
-        self.set_targets(update, pool)?;
-        self.experience.report(UpdateEvent::TargetsEnd);
-        probe::report(self.experience.probe.as_ref(), Stage::Targets);
-        let rate = self.config.learning_rate.at(1.0 - done);
-        let threads = Threads { pool, probe: self.experience.probe.as_ref() };
-        let squashed = |j, action| self.policy.squashed(j, action);
-        let (loss, norm) = self.critics.learn(&self.memory.batch, squashed, rate, threads)?;
-        self.sums.n += 1.0;
-        self.sums.critics += loss;
-        self.sums.steps.push(norm);
-        self.experience.prioritize(&self.memory.batch, &mut self.critics.errors)?;
-        if self.experience.updates().is_multiple_of(self.config.policy_delay) {
-            self.actor_loss = self.learn_actor(rate, pool)?;
-            self.sums.n_actor += 1.0;
-            self.sums.actor += self.actor_loss;
-            follow(self.policy_target.network_mut(), self.policy.network().params(), self.config.tau);
-            self.critics.follow(self.config.tau);
-            probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
-        }
-        Ok(())
-    }
-
     /// Computes `y = r + discount min Q_target(s', a')`.
     ///
     /// a' is the target policy's, with clipped noise.
@@ -323,7 +264,7 @@ impl Td3 {
             *of_actor = optimizer.gradient(&params, &loss)?;
             loss.to_scalar::<f32>()?
         };
-        let norm = step(optimizer, loss, policy.network_mut(), of_actor, rate, threads);
+        let norm = step(optimizer, loss, policy.network_mut(), of_actor, rate, f32::MAX, threads);
         self.sums.steps.push(norm);
         let Td3Memory { batch, of_actor, .. } = &self.memory;
         self.critics.check_diverged(&self.optimizer, of_actor, "actor_loss", loss, rate, batch)?;
@@ -336,8 +277,33 @@ impl Learns for Td3 {
         &mut self.experience
     }
 
+    /// Does one update: a step of the critics.
+    ///
+    /// With every `policy_delay`-th one goes a step of the actor and of the targets.
     fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
-        self.learn(done, pool)
+        let update = self.experience.updates();
+        self.experience.draw(done, &mut self.memory.batch, false)?;
+        self.experience.report(UpdateEvent::TargetsBegin);
+        self.set_targets(update, pool)?;
+        self.experience.report(UpdateEvent::TargetsEnd);
+        probe::report(self.experience.probe.as_ref(), Stage::Targets);
+        let rate = self.config.learning_rate.at(1.0 - done);
+        let threads = Threads { pool, probe: self.experience.probe.as_ref() };
+        let squashed = |j, action| self.policy.squashed(j, action);
+        let (loss, norm) = self.critics.learn(&self.memory.batch, squashed, rate, threads)?;
+        self.sums.n += 1.0;
+        self.sums.critics += loss;
+        self.sums.steps.push(norm);
+        self.experience.prioritize(&self.memory.batch, &mut self.critics.errors)?;
+        if self.experience.updates().is_multiple_of(self.config.policy_delay) {
+            self.actor_loss = self.learn_actor(rate, pool)?;
+            self.sums.n_actor += 1.0;
+            self.sums.actor += self.actor_loss;
+            follow(self.policy_target.network_mut(), self.policy.network().params(), self.config.tau);
+            self.critics.follow(self.config.tau);
+            probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
+        }
+        Ok(())
     }
 }
 
@@ -361,10 +327,6 @@ impl Agent for Td3 {
         metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
         metrics.push("train/n_updates", self.critics.steps().taken as f32);
         Ok(metrics)
-    }
-
-    fn discontinue(&mut self) {
-        self.experience.discontinue();
     }
 
     fn save(&self) -> Result<Snapshot, Error> {

@@ -49,6 +49,8 @@ const ACTOR: usize = 0;
 /// Index of the value function among the heads.
 const CRITIC: usize = 1;
 
+over_network!(ActorCritic: distribution, n_actions);
+
 impl ActorCritic {
     /// Memory of networks with these settings, computed without allocating.
     ///
@@ -119,16 +121,6 @@ impl ActorCritic {
         self.network.learner()
     }
 
-    /// Networks under the two heads.
-    pub(crate) fn network(&self) -> &Network {
-        &self.network
-    }
-
-    /// Networks under the two heads, to change.
-    pub(crate) fn network_mut(&mut self) -> &mut Network {
-        &mut self.network
-    }
-
     /// Distribution of the actions.
     #[must_use]
     pub fn distribution(&self) -> &Distribution {
@@ -154,30 +146,10 @@ impl ActorCritic {
         self.obs_moments().is_some_and(|moments| moments.count() == 0.0)
     }
 
-    /// Names, shapes and ranges of the parameters.
-    #[must_use]
-    pub fn layout(&self) -> &Layout {
-        self.network.layout()
-    }
-
-    /// Parameter vector (P).
-    #[must_use]
-    pub fn params(&self) -> &[f32] {
-        self.network.params()
-    }
-
     /// Number of changes of parameters and statistics so far.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.network.version()
-    }
-
-    /// Loads parameters, statistics and version from a snapshot.
-    ///
-    /// # Errors
-    /// [`Error::Snapshot`] if they do not fit; nothing has changed then.
-    pub fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        self.network.load(snapshot)
     }
 
     /// Changes the parameters, and with them the version.
@@ -358,21 +330,6 @@ impl ActorCritic {
 
     pub(crate) fn n_actions(&self) -> usize {
         self.n_actions
-    }
-}
-
-impl Clone for ActorCritic {
-    fn clone(&self) -> Self {
-        Self { network: self.network.clone(), distribution: self.distribution.clone(), n_actions: self.n_actions }
-    }
-
-    /// Copies without allocating if one policy is a copy of the other.
-    fn clone_from(&mut self, source: &Self) {
-        self.network.clone_from(&source.network);
-        if self.distribution != source.distribution {
-            self.distribution.clone_from(&source.distribution);
-        }
-        self.n_actions = source.n_actions;
     }
 }
 

@@ -52,6 +52,8 @@ pub struct DeterministicPolicy {
     random_steps: u64,
 }
 
+over_network!(DeterministicPolicy: bounds, net, noise, noise_std, random_steps);
+
 impl DeterministicPolicy {
     /// Checks that these settings and spaces allow a policy.
     ///
@@ -83,41 +85,11 @@ impl DeterministicPolicy {
         Ok(Self { network, bounds, net, noise: ActionNoise::None, noise_std: 0.0, random_steps: 0 })
     }
 
-    /// Names, shapes and ranges of the parameters.
-    #[must_use]
-    pub fn layout(&self) -> &Layout {
-        self.network.layout()
-    }
-
-    /// Parameter vector (P).
-    #[must_use]
-    pub fn params(&self) -> &[f32] {
-        self.network.params()
-    }
-
-    /// Loads parameters and version from a snapshot.
-    ///
-    /// # Errors
-    /// [`Error::Snapshot`] if they do not fit; nothing has changed then.
-    pub fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        self.network.load(snapshot)
-    }
-
     /// Adds noise with this standard deviation to actions in training.
     ///
     /// In the first `random_steps` lifetime steps of an environment, all actions are uniformly random instead.
     pub fn explore(&mut self, noise: ActionNoise, std: f32, random_steps: u64) {
         (self.noise, self.noise_std, self.random_steps) = (noise, std, random_steps);
-    }
-
-    /// Network under the head.
-    pub(crate) fn network(&self) -> &Network {
-        &self.network
-    }
-
-    /// Network under the head, to change.
-    pub(crate) fn network_mut(&mut self) -> &mut Network {
-        &mut self.network
     }
 
     /// Settings of the network.
@@ -215,22 +187,6 @@ impl DeterministicPolicy {
             }
             tile.set_grad(self.network.chain(0), j, &d_output[..m]);
         }
-    }
-}
-
-impl Clone for DeterministicPolicy {
-    fn clone(&self) -> Self {
-        let Self { network, bounds, net, noise, noise_std, random_steps } = self;
-        let (network, bounds, net) = (network.clone(), bounds.clone(), net.clone());
-        Self { network, bounds, net, noise: *noise, noise_std: *noise_std, random_steps: *random_steps }
-    }
-
-    /// Copies without allocating if one policy is a copy of the other.
-    fn clone_from(&mut self, source: &Self) {
-        self.network.clone_from(&source.network);
-        self.bounds.clone_from(&source.bounds);
-        self.net.clone_from(&source.net);
-        self.explore(source.noise, source.noise_std, source.random_steps);
     }
 }
 

@@ -1,5 +1,58 @@
 //! The contract of a policy, which acts in environments.
 
+/// Implements [`Clone`] and what a policy over a network hands on.
+///
+/// The fields are those beside its [`Network`](network::Network).
+macro_rules! over_network {
+    ($policy:ty: $($field:ident),+) => {
+        impl Clone for $policy {
+            fn clone(&self) -> Self {
+                Self { network: self.network.clone(), $($field: Clone::clone(&self.$field)),+ }
+            }
+
+            /// Copies without allocating if one policy is a copy of the other.
+            fn clone_from(&mut self, source: &Self) {
+                self.network.clone_from(&source.network);
+                $(if self.$field != source.$field {
+                    self.$field.clone_from(&source.$field);
+                })+
+            }
+        }
+
+        impl $policy {
+            /// Names, shapes and ranges of the parameters.
+            #[must_use]
+            pub fn layout(&self) -> &Layout {
+                self.network.layout()
+            }
+
+            /// Parameter vector (P).
+            #[must_use]
+            pub fn params(&self) -> &[f32] {
+                self.network.params()
+            }
+
+            /// Loads parameters, statistics and version from a snapshot.
+            ///
+            /// # Errors
+            /// [`Error::Snapshot`] if they do not fit; nothing has changed then.
+            pub fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+                self.network.load(snapshot)
+            }
+
+            /// Network under the heads.
+            pub(crate) fn network(&self) -> &Network {
+                &self.network
+            }
+
+            /// Network under the heads, to change.
+            pub(crate) fn network_mut(&mut self) -> &mut Network {
+                &mut self.network
+            }
+        }
+    };
+}
+
 pub mod distributions;
 
 pub(crate) mod actor_critic;

@@ -35,6 +35,8 @@ const Q: usize = 0;
 /// Index of a dueling network's value among the heads.
 const VALUE: usize = 1;
 
+over_network!(QNetwork: n_actions, epsilon, random_steps);
+
 impl QNetwork {
     /// Checks that these settings and spaces allow a network.
     ///
@@ -101,40 +103,10 @@ impl QNetwork {
         self.network.learner()
     }
 
-    /// Names, shapes and ranges of the parameters.
-    #[must_use]
-    pub fn layout(&self) -> &Layout {
-        self.network.layout()
-    }
-
-    /// Parameter vector (P).
-    #[must_use]
-    pub fn params(&self) -> &[f32] {
-        self.network.params()
-    }
-
     /// Number of changes of the parameters so far.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.network.version()
-    }
-
-    /// Loads parameters and version from a snapshot.
-    ///
-    /// # Errors
-    /// [`Error::Snapshot`] if they do not fit; nothing has changed then.
-    pub fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        self.network.load(snapshot)
-    }
-
-    /// Network under the head.
-    pub(crate) fn network(&self) -> &Network {
-        &self.network
-    }
-
-    /// Network under the head, to change.
-    pub(crate) fn network_mut(&mut self) -> &mut Network {
-        &mut self.network
     }
 
     /// Sets exploration: environment i of N acts randomly with its own probability.
@@ -293,19 +265,6 @@ pub(crate) fn best(q: impl Iterator<Item = f32>, mask: &[u8]) -> (usize, f32) {
         |best: (usize, f32), (j, q): (usize, f32)| if legal(j) && (q > best.1 || best.0 == usize::MAX) { (j, q) } else { best };
     let (action, value) = q.enumerate().fold((usize::MAX, 0.0), better);
     if action == usize::MAX { (0, 0.0) } else { (action, value) }
-}
-
-impl Clone for QNetwork {
-    fn clone(&self) -> Self {
-        let &Self { ref network, n_actions, epsilon, random_steps } = self;
-        Self { network: network.clone(), n_actions, epsilon, random_steps }
-    }
-
-    /// Copies without allocating if one network is a copy of the other.
-    fn clone_from(&mut self, source: &Self) {
-        self.network.clone_from(&source.network);
-        (self.n_actions, self.epsilon, self.random_steps) = (source.n_actions, source.epsilon, source.random_steps);
-    }
 }
 
 impl Policy for QNetwork {

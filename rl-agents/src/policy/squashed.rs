@@ -82,6 +82,8 @@ pub(crate) struct ActorSamples<'a> {
     pub(crate) alpha: f32,
 }
 
+over_network!(SquashedGaussian: bounds, net, random_steps);
+
 impl SquashedGaussian {
     /// Checks that these settings and spaces allow a policy.
     ///
@@ -133,36 +135,6 @@ impl SquashedGaussian {
     pub fn unset(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<Self, Error> {
         let network = Network::unset(Self::shape(obs, actions, net)?, obs, net);
         Ok(Self { network, bounds: bounds_of(actions)?, net: net.clone(), random_steps: 0 })
-    }
-
-    /// Names, shapes and ranges of the parameters.
-    #[must_use]
-    pub fn layout(&self) -> &Layout {
-        self.network.layout()
-    }
-
-    /// Parameter vector (P).
-    #[must_use]
-    pub fn params(&self) -> &[f32] {
-        self.network.params()
-    }
-
-    /// Loads parameters and version from a snapshot.
-    ///
-    /// # Errors
-    /// [`Error::Snapshot`] if they do not fit; nothing has changed then.
-    pub fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        self.network.load(snapshot)
-    }
-
-    /// Network under the heads.
-    pub(crate) fn network(&self) -> &Network {
-        &self.network
-    }
-
-    /// Network under the heads, to change.
-    pub(crate) fn network_mut(&mut self) -> &mut Network {
-        &mut self.network
     }
 
     /// Settings of the network.
@@ -310,21 +282,6 @@ impl SquashedGaussian {
             tile.set_grad(self.network.chain(MEAN), j, &d_mean[..m]);
             tile.set_grad(self.network.chain(LOG_STD), j, &d_log_std[..m]);
         }
-    }
-}
-
-impl Clone for SquashedGaussian {
-    fn clone(&self) -> Self {
-        let Self { network, bounds, net, random_steps } = self;
-        Self { network: network.clone(), bounds: bounds.clone(), net: net.clone(), random_steps: *random_steps }
-    }
-
-    /// Copies without allocating if one policy is a copy of the other.
-    fn clone_from(&mut self, source: &Self) {
-        self.network.clone_from(&source.network);
-        self.bounds.clone_from(&source.bounds);
-        self.net.clone_from(&source.net);
-        self.random_steps = source.random_steps;
     }
 }
 

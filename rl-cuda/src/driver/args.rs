@@ -43,11 +43,6 @@ impl Args {
         self
     }
 
-    /// Appends a 64-bit argument, such as an address.
-    pub(crate) fn push_long(self, word: u64) -> Self {
-        self.push(&long(word))
-    }
-
     /// Returns the bytes of each argument.
     #[cfg(test)]
     pub(crate) fn sizes(&self) -> Vec<usize> {
@@ -64,6 +59,49 @@ impl Args {
     }
 }
 
+/// An argument of a kernel.
+pub(crate) trait Argument {
+    fn push_to(&self, args: Args) -> Args;
+}
+
+/// Implements [`Argument`] for a type, by what it appends.
+macro_rules! arguments {
+    ($([$($generics:tt)*] $argument:ty: |$value:ident, $args:ident| $pushed:expr;)+) => {$(
+        impl<$($generics)*> $crate::driver::args::Argument for $argument {
+            fn push_to(&self, $args: $crate::driver::args::Args) -> $crate::driver::args::Args {
+                let $value = self;
+                $pushed
+            }
+        }
+    )+};
+}
+pub(crate) use arguments;
+
+arguments! {
+    [A: Argument] Option<A>: |memory, args| if let Some(memory) = memory { memory.push_to(args) } else { args.push(&[0; 2]) };
+    [A: Argument + ?Sized] &A: |value, args| (**value).push_to(args);
+    [A: Argument + ?Sized] &mut A: |value, args| (**value).push_to(args);
+    [] u64: |number, args| args.push(&long(*number));
+    [] u32: |number, args| args.push(&[*number]);
+    [] f32: |number, args| args.push(&[number.to_bits()]);
+    [] [u32]: |words, args| args.push(words);
+    [const N: usize] [u32; N]: |words, args| args.push(words);
+    [const N: usize] [u64; N]: |words, args| args.push(words.map(long).as_flattened());
+}
+
+/// The arguments of a kernel, in its order; after a semicolon, more of them.
+macro_rules! args {
+    ($($argument:expr),+ $(,)?) => {
+        args![$crate::driver::args::Args::new(); $($argument),+]
+    };
+    ($args:expr; $($argument:expr),+ $(,)?) => {{
+        let args = $args;
+        $(let args = $crate::driver::args::Argument::push_to(&$argument, args);)+
+        args
+    }};
+}
+pub(crate) use args;
+
 /// Splits 64 bits into two words, low word first.
 pub(crate) fn long(word: u64) -> [u32; 2] {
     [word as u32, (word >> 32) as u32]
@@ -71,11 +109,9 @@ pub(crate) fn long(word: u64) -> [u32; 2] {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn arguments_lie_as_the_kernel_reads_them() {
-        let mut args = Args::new().push(&[1, 2, 3]).push_long(0x0123_4567_89AB_CDEF).push(&[7]);
+        let mut args = args![[1u32, 2, 3], 0x0123_4567_89AB_CDEF_u64, 7u32];
         assert_eq!(args.words[..4], [0x2_0000_0001, 3, 0x0123_4567_89AB_CDEF, 7]);
         assert_eq!((&args.starts[..args.len], args.used), (&[0, 2, 3][..], 4));
         assert!(args.pointers()[..3].iter().all(|pointer| !pointer.is_null()));

@@ -7,6 +7,7 @@ use std::ops::Range;
 use crate::driver::Driver;
 use crate::driver::allocation::Allocation;
 use crate::driver::api::result;
+use crate::driver::args::{arguments, long};
 use crate::driver::captures::no_capture;
 use crate::{Device, Error};
 
@@ -49,6 +50,12 @@ pub struct ViewMut<'a, T: Element> {
     address: u64,
     len: usize,
     buffer: PhantomData<&'a mut [T]>,
+}
+
+arguments! {
+    [T: Element] Buffer<T>: |memory, args| args.push(&long(memory.address));
+    [T: Element] View<'_, T>: |memory, args| args.push(&long(memory.address));
+    [T: Element] ViewMut<'_, T>: |memory, args| args.push(&long(memory.address));
 }
 
 /// Bytes behind each emulated buffer, which reveal writes past its end.

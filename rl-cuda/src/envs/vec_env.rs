@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rl_envs::lanes::Dynamics;
 use rl_envs::{ActionSpace, Dtype, Space, either};
 
-use crate::driver::args::{Args, long};
+use crate::driver::args::{Args, args};
 use crate::driver::kernel::{Kernel, KernelInfo};
 use crate::envs::steps::Host;
 use crate::envs::twins::{self, Constants, StateColumns, Twin};
@@ -295,9 +295,8 @@ impl CudaVecEnv {
     /// Builds the arguments `Params` and `Envs` of the kernels.
     fn args(&self) -> Args {
         let Memory { words, clock, fault } = &*self.memory;
-        let [words, clock, fault] = [words.address(), clock.address(), fault.address()].map(long);
-        let envs = [words[0], words[1], clock[0], clock[1], fault[0], fault[1], self.n_envs as u32, self.first_env];
-        Args::new().push(&self.params).push(&envs)
+        let n_envs = u64::from(self.first_env) << 32 | self.n_envs as u64;
+        args![&self.params[..], [words.address(), clock.address(), fault.address(), n_envs]]
     }
 
     /// Returns the alignment of one observation, in bytes.
@@ -337,15 +336,14 @@ impl CudaVecEnv {
     fn hide(&self, stream: &Stream, [obs, final_obs]: [u64; 2], n_rows: usize) -> Result<(), Error> {
         let Some(Hidden { kernel, elements }) = &self.hidden else { return Ok(()) };
         let (n, d) = (elements.len(), self.observation_space.len());
-        let args = Args::new().push_long(obs).push_long(final_obs).push_long(elements.view().address());
-        let args = args.push(&[n as u32]).push(&[d as u32]).push_long(n_rows as u64);
+        let args = args![obs, final_obs, elements, n as u32, d as u32, n_rows as u64];
         // SAFETY: the parameters are those of `hide_elements`; the callers checked lengths, and `with_hidden` the elements.
         unsafe { kernel.launch(stream, (n * n_rows) as u64, BLOCK, args) }
     }
 
     #[allow(unsafe_code)]
     fn launch_reset(&self, stream: &Stream, obs: u64, masks: u64) -> Result<(), Error> {
-        let args = self.args().push_long(obs).push_long(masks);
+        let args = args![self.args(); obs, masks];
         // SAFETY: the parameters are those of `NAME_reset(Params, Envs, Obs*, u8*)`; the caller checked kinds and lengths, and
         // buffers free their memory only after the device is done with it.
         unsafe { self.reset.launch(stream, self.n_envs as u64, self.block, args) }
@@ -404,9 +402,7 @@ impl CudaVecEnv {
         };
         let places =
             [obs, rows.rewards.address(), rows.terminated.address(), rows.truncated.address(), final_obs, masks, final_masks];
-        let batch: Vec<u32> = places.into_iter().flat_map(long).collect();
-        let args = self.args().push_long(actions).push(&batch).push_long(self.steps - self.clock_steps);
-        let args = args.push(&[k]).push(&[u32::from(n_rows > 1)]);
+        let args = args![self.args(); actions, places, self.steps - self.clock_steps, k, u32::from(n_rows > 1)];
         self.elsewhere = true;
         self.launch_step(stream, source, args)?;
         self.steps += u64::from(k);
@@ -440,7 +436,7 @@ impl CudaVecEnv {
     /// Adds `steps` to the device's clock.
     #[allow(unsafe_code)]
     fn advance_clock(&self, stream: &Stream, steps: u64) -> Result<(), Error> {
-        let args = Args::new().push_long(self.memory.clock.address()).push_long(steps);
+        let args = args![self.memory.clock, steps];
         // SAFETY: the parameters are those of `clock_advance(Clock*, u64)`; the clock belongs to this batch.
         unsafe { self.clock_advance.launch(stream, 1, 1, args) }
     }

@@ -4,7 +4,7 @@ use super::dense::blocks;
 use super::kernels::BLOCK;
 use super::layer::Activation;
 use super::slices::MinibatchSlices;
-use crate::driver::args::Args;
+use crate::driver::args::args;
 use crate::driver::kernel::Kernel;
 use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
@@ -146,10 +146,6 @@ impl ConvLayer {
         &self.shape
     }
 
-    fn push_offsets(&self, args: Args) -> Args {
-        [&self.positions, &self.terms, &self.order].into_iter().fold(args, |args, offsets| args.push_long(offsets.address()))
-    }
-
     /// Computes outputs `y`, (m, rows, columns, channels), from inputs `x`.
     ///
     /// `params` are weights, then biases.
@@ -163,8 +159,7 @@ impl ConvLayer {
         length("x", m * shape.in_len(), x.len())?;
         length("params", shape.n_params(), params.len())?;
         let bias = params.slice(shape.n_weights()..params.len());
-        let args = Args::new().push_long(params.address()).push_long(bias.address()).push_long(x.address());
-        let args = self.push_offsets(args.push_long(y.address())).push(&shape.words(m, shape.activation)?);
+        let args = args![params, bias, x, y, self.positions, self.terms, self.order, shape.words(m, shape.activation)?];
         // SAFETY: the parameters are those of `conv_forward`; lengths were checked above, and offsets are within a sample's
         // inputs.
         unsafe { self.forward.launch(stream, blocks(m * shape.n_positions(), shape.n_out) * u64::from(BLOCK), BLOCK, args) }
@@ -196,8 +191,7 @@ impl ConvLayer {
         length("y", m * shape.in_len(), y.len())?;
         length("dz", m * shape.out_len(), dz.len())?;
         length("params", shape.n_params(), params.len())?;
-        let args = Args::new().push_long(params.address()).push_long(dz.address()).push_long(y.address());
-        let args = args.push_long(dx.address()).push(&shape.words(m, activation)?);
+        let args = args![params, dz, y, dx, shape.words(m, activation)?];
         // SAFETY: the parameters are those of `conv_input_gradient`; lengths were checked above.
         unsafe { self.input_gradient.launch(stream, dx.len() as u64, BLOCK, args) }
     }
@@ -223,14 +217,13 @@ impl ConvLayer {
         let len = (slices.rows() - 1) * slices.len + shape.n_params();
         length("partial", len, partial.len().min(len))?;
         let (size, words) = (shape.words(slices.n, Activation::None)?, slices.words());
-        let args = Args::new().push_long(x.address()).push_long(dz.address()).push_long(partial.address());
-        let args = self.push_offsets(args).push(&size).push(&words);
+        let args = args![x, dz, partial, self.positions, self.terms, self.order, size, words];
         let n = blocks(shape.n_weights() / shape.n_out, shape.n_out) * slices.rows() as u64 * u64::from(BLOCK);
         // SAFETY: the parameters are those of `conv_weight_gradient`; lengths were checked above, and offsets are within a
         // sample's inputs and the weights.
         unsafe { self.weight_gradient.launch(stream, n, BLOCK, args)? };
         let bias = partial.address() + 4 * shape.n_weights() as u64;
-        let args = Args::new().push_long(dz.address()).push_long(bias).push(&size).push(&words);
+        let args = args![dz, bias, size, words];
         // SAFETY: the parameters are those of `conv_bias_gradient`; lengths were checked above.
         unsafe { self.bias_gradient.launch(stream, (slices.rows() * shape.n_out) as u64, BLOCK, args) }
     }

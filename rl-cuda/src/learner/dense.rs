@@ -6,7 +6,7 @@
 use super::kernels::{BLOCK, LearnerKernels};
 use super::layer::{Activation, DenseLayer, DenseParams};
 use super::slices::MinibatchSlices;
-use crate::driver::args::Args;
+use crate::driver::args::args;
 use crate::error::length;
 use crate::{Error, Stream, View, ViewMut};
 
@@ -69,8 +69,7 @@ impl LearnerKernels {
         length("x", m * n_in, x.len())?;
         length("params", (n_in + 1) * n_out, params.len())?;
         let bias = params.slice(n_in * n_out..params.len());
-        let args = Args::new().push_long(params.address()).push_long(bias.address()).push_long(x.address());
-        let args = args.push_long(y.address()).push(&layer.words(m, activation));
+        let args = args![params, bias, x, y, layer.words(m, activation)];
         let wide = wide_blocks([m, n_out], 1, layer, &[x.address(), y.address()]);
         let (kernels, threads) = match wide {
             _ if n_out <= FEW => (&self.few, m as u64),
@@ -104,8 +103,7 @@ impl LearnerKernels {
         length("params", (n_in + 1) * n_out, params.len())?;
         let (activation, y) = derive.map_or((Activation::None, 0), |(activation, y)| (activation, y.address()));
         length("y", dx.len(), derive.map_or(dx.len(), |(_, y)| y.len()))?;
-        let args = Args::new().push_long(params.address()).push_long(dz.address()).push_long(y).push_long(dx.address());
-        let args = args.push(&layer.words(m, activation)).push(&[u32::from(add)]);
+        let args = args![params, dz, y, dx, layer.words(m, activation), u32::from(add)];
         let (kernels, threads) = match wide_blocks([m, n_in], 1, layer, &[dz.address(), y, dx.address()]) {
             _ if n_out <= FEW => (&self.few, (m.div_ceil(GRADIENT_ROWS) * n_in.next_multiple_of(BLOCK as usize)) as u64),
             Some(blocks) => (&self.wide, blocks * u64::from(BLOCK)),
@@ -137,8 +135,7 @@ impl LearnerKernels {
         let len = (slices.rows() - 1) * slices.len + (n_in + 1) * n_out;
         length("partial", len, partial.len().min(len))?;
         let (size, words) = (layer.words(slices.n, Activation::None), slices.words());
-        let args = Args::new().push_long(x.address()).push_long(dz.address()).push_long(partial.address());
-        let args = args.push(&size).push(&words);
+        let args = args![x, dz, partial, size, words];
         if n_in.min(n_out) <= FEW {
             let columns = if n_out <= FEW { n_in + 1 } else { n_out };
             let n = (slices.rows() * columns.div_ceil(FEW_COLUMNS)) as u64 * u64::from(FEW_THREADS);
@@ -153,7 +150,7 @@ impl LearnerKernels {
         // SAFETY: the parameters are those of `dense_weight_gradient`; lengths were checked above.
         unsafe { self.dense.weight_gradient.launch(stream, n, BLOCK, args)? };
         let bias = partial.address() + 4 * (n_in * n_out) as u64;
-        let args = Args::new().push_long(dz.address()).push_long(bias).push(&size).push(&words);
+        let args = args![dz, bias, size, words];
         let blocks = (slices.rows() * n_out.div_ceil(BIAS_COLUMNS)) as u64;
         // SAFETY: the parameters are those of `dense_bias_gradient`; lengths were checked above.
         unsafe { self.bias_gradient.launch(stream, blocks * u64::from(BIAS_THREADS), BIAS_THREADS, args) }
@@ -173,8 +170,7 @@ impl LearnerKernels {
         let len = slices.len;
         length("gradient", len, gradient.len())?;
         length("partial", slices.rows() * len, partial.len())?;
-        let args = Args::new().push_long(partial.address()).push_long(gradient.address());
-        let args = args.push(&slices.words()).push_long(len as u64);
+        let args = args![partial, gradient, slices.words(), len as u64];
         let blocks = len.div_ceil(SUM_PARAMS) as u64;
         // SAFETY: the parameters are those of `dense_sum_gradients`; lengths were checked above.
         unsafe { self.sum_gradients.launch(stream, blocks * u64::from(SUM_THREADS), SUM_THREADS, args) }

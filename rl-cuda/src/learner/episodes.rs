@@ -1,7 +1,7 @@
 //! Statistics of the episodes of environments on a device.
 
 use super::kernels::BLOCK;
-use crate::driver::args::{Args, long};
+use crate::driver::args::args;
 use crate::driver::kernel::Kernel;
 use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View};
@@ -74,17 +74,16 @@ impl Episodes {
             self.in_chunks = Buffer::zeros(stream.device(), len.div_ceil(CHUNK))?;
         }
         let places = [rewards.address(), terminated.address(), truncated.address(), len as u64 | (n as u64) << 32];
-        let rollout = places.map(long);
-        let running = [self.returns.address(), self.lengths.address()].map(long);
-        let latest = [&self.latest_lengths, &self.places, &self.count, &self.in_chunks].map(|buffer| long(buffer.address()));
-        let latest = [&[long(self.latest_returns.address())], &latest[..], &[[self.places.len() as u32, 0]]].concat();
-        let args = Args::new().push(rollout.as_flattened()).push(running.as_flattened());
-        let ends = Args::new().push(rollout.as_flattened()).push_long(self.in_chunks.address());
+        let args = args![places, [self.returns.address(), self.lengths.address()]];
+        let [lengths, at, count, in_chunks] =
+            [&self.latest_lengths, &self.places, &self.count, &self.in_chunks].map(|buffer| buffer.address());
+        let latest = [self.latest_returns.address(), lengths, at, count, in_chunks, self.places.len() as u64];
+        let ends = args![places, self.in_chunks];
         // SAFETY: the parameters are those of `episodes_ends`; lengths were checked above.
         unsafe { self.ends.launch(stream, self.in_chunks.len() as u64, BLOCK, ends)? };
         // SAFETY: the parameters are those of `episodes_latest`; lengths were checked above.
         unsafe {
-            self.latest.launch(stream, LATEST_THREADS.into(), LATEST_THREADS, args.clone().push(latest.as_flattened()))?;
+            self.latest.launch(stream, LATEST_THREADS.into(), LATEST_THREADS, args![args.clone(); latest])?;
         };
         // SAFETY: the parameters are those of `episodes_running`; lengths were checked above.
         unsafe { self.running.launch(stream, n as u64, BLOCK, args) }

@@ -3,7 +3,7 @@
 use rl_envs::Obs;
 
 use super::state::LearnerState;
-use crate::driver::args::Args;
+use crate::driver::args::args;
 use crate::driver::kernel::Kernel;
 use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
@@ -186,8 +186,7 @@ impl LearnerKernels {
             None => length("obs", x.len(), found.min(x.len()))?,
         }
         length("obs", d, found.min(d))?;
-        let args = Args::new().push_long(address).push_long(rows.map_or(0, View::address)).push(&[scale.to_bits()]);
-        let args = args.push_long(x.address()).push(&[n as u32]).push(&[d as u32]).push_long((found / d.max(1)) as u64);
+        let args = args![address, rows, scale, x, n as u32, d as u32, (found / d.max(1)) as u64];
         // SAFETY: the parameters are those of `samples_*`; lengths were checked above, and the kernel bounds the rows.
         unsafe { kernel.launch(stream, x.len() as u64, BLOCK, args) }
     }
@@ -215,10 +214,7 @@ impl LearnerKernels {
             None => length("obs", n * d, obs.len().min(n * d))?,
         }
         length("obs", d, obs.len().min(d))?;
-        let args = Args::new().push_long(obs.address()).push_long(rows.map_or(0, View::address));
-        let args =
-            args.push_long(inputs.places.view().address()).push_long(x.address()).push(&[n as u32]).push(&[n_inputs as u32]);
-        let args = args.push(&[d as u32]).push_long((obs.len() / d) as u64);
+        let args = args![obs, rows, inputs.places, x, n as u32, n_inputs as u32, d as u32, (obs.len() / d) as u64];
         // SAFETY: the parameters are those of `samples_one_hot`; lengths were checked above, the elements of the inputs when they
         // were made, and the kernel bounds the rows.
         unsafe { self.one_hot.launch(stream, x.len() as u64, BLOCK, args) }
@@ -250,15 +246,14 @@ impl LearnerKernels {
         length("x", 1, x.len().min(1))?;
         length("scratch", Self::sum_scratch(n), scratch.len().min(Self::sum_scratch(n)))?;
         let (sum, squared) = match terms {
-            Terms::Numbers => (0, 0),
-            Terms::Squares => (0, 1),
-            Terms::SquaredDistances(sum) => (sum.address(), 1),
+            Terms::Numbers => (None, false),
+            Terms::Squares => (None, true),
+            Terms::SquaredDistances(sum) => (Some(sum), true),
         };
         // The blocks' sums go to the first part of the scratch memory, those of theirs to the second, and so on in turn.
         let parts = [scratch.address(), scratch.address() + 8 * n.div_ceil(NUMBERS) as u64];
         let place = |n: usize, level: usize| if n <= NUMBERS { to.address() } else { parts[level % 2] };
-        let args = Args::new().push_long(x.address()).push_long(rows.map_or(0, View::address)).push_long(n as u64);
-        let args = args.push_long(x.len() as u64).push_long(sum).push(&[squared]).push_long(place(n, 0));
+        let args = args![x, rows, n as u64, x.len() as u64, sum, u32::from(squared), place(n, 0)];
         let threads = |n: usize| n.div_ceil(NUMBERS) as u64 * u64::from(BLOCK);
         // SAFETY: the parameters are those of `sums_of`; lengths were checked above, and the kernel bounds the rows.
         unsafe { self.sums_of.launch(stream, threads(n), BLOCK, args)? };
@@ -266,7 +261,7 @@ impl LearnerKernels {
         while n > NUMBERS {
             n = n.div_ceil(NUMBERS);
             level += 1;
-            let args = Args::new().push_long(parts[(level - 1) % 2]).push_long(n as u64).push_long(place(n, level));
+            let args = args![parts[(level - 1) % 2], n as u64, place(n, level)];
             // SAFETY: the parameters are those of `sums_fold`; the scratch memory holds each level beside the one before.
             unsafe { self.sums_fold.launch(stream, threads(n), BLOCK, args)? };
         }
@@ -278,7 +273,7 @@ impl LearnerKernels {
     /// # Errors
     /// [`Error::Launch`].
     pub fn begin(&self, stream: &Stream, state: &mut LearnerState) -> Result<(), Error> {
-        let args = Args::new().push_long(state.counters.address()).push_long(state.totals.address());
+        let args = args![state.counters, state.totals];
         // SAFETY: the parameters are those of `learner_begin`.
         unsafe { self.begin.launch(stream, 1, 1, args) }
     }
@@ -288,7 +283,7 @@ impl LearnerKernels {
     /// # Errors
     /// [`Error::Launch`].
     pub fn epoch(&self, stream: &Stream, state: &mut LearnerState) -> Result<(), Error> {
-        let args = Args::new().push_long(state.counters.address()).push_long(state.totals.address());
+        let args = args![state.counters, state.totals];
         // SAFETY: the parameters are those of `learner_epoch`.
         unsafe { self.epoch.launch(stream, 1, 1, args) }
     }
@@ -312,9 +307,9 @@ impl LearnerKernels {
         }
         let columns = (n - 1).isqrt() + 1;
         let rectangle = if shuffled { [n, n.div_ceil(columns), columns] } else { [n, 0, 0] };
-        let args = Args::new().push_long(state.counters.address()).push_long(rows.address()).push(&rectangle);
+        let args = args![state.counters, rows, rectangle, rows.len() as u32];
         // SAFETY: the parameters are those of `permutation_rows`.
-        unsafe { self.rows.launch(stream, rows.len() as u64, BLOCK, args.push(&[rows.len() as u32])) }
+        unsafe { self.rows.launch(stream, rows.len() as u64, BLOCK, args) }
     }
 
     /// Writes the values of the next observations, (T, N).
@@ -335,9 +330,9 @@ impl LearnerKernels {
     ) -> Result<(), Error> {
         let (len, n_envs) = (next_values.len(), last_values.len());
         length("values", len, values.len())?;
-        let args = Args::new().push_long(values.address()).push_long(last_values.address()).push_long(next_values.address());
+        let args = args![values, last_values, next_values, len as u64, n_envs as u32];
         // SAFETY: the parameters are those of `targets_next_values`; lengths were checked above.
-        unsafe { self.next_values.launch(stream, len as u64, BLOCK, args.push_long(len as u64).push(&[n_envs as u32]))? };
+        unsafe { self.next_values.launch(stream, len as u64, BLOCK, args)? };
         self.replace_values(stream, final_values, final_at, next_values)
     }
 
@@ -356,8 +351,7 @@ impl LearnerKernels {
     ) -> Result<(), Error> {
         let n = at.len();
         length("values", n, values.len())?;
-        let args = Args::new().push_long(values.address()).push_long(at.address());
-        let args = args.push_long(column.address()).push(&[n as u32]).push_long(column.len() as u64);
+        let args = args![values, at, column, n as u32, column.len() as u64];
         // SAFETY: the parameters are those of `targets_scatter`; the kernel bounds the steps.
         unsafe { self.scatter.launch(stream, n as u64, BLOCK, args) }
     }
@@ -377,8 +371,7 @@ impl LearnerKernels {
         length("final_values", n, final_values.len())?;
         length("terminated", n, terminated.len())?;
         length("truncated", n, truncated.len())?;
-        let args = Args::new().push_long(final_values.address()).push_long(terminated.address());
-        let args = args.push_long(truncated.address()).push_long(next_values.address()).push(&[n as u32]);
+        let args = args![final_values, terminated, truncated, next_values, n as u32];
         // SAFETY: the parameters are those of `targets_ended`; lengths were checked above.
         unsafe { self.ended.launch(stream, n as u64, BLOCK, args) }
     }
@@ -399,9 +392,7 @@ impl LearnerKernels {
         length("values", len, values.len())?;
         length("terminated", len, terminated.len())?;
         length("truncated", len, truncated.len())?;
-        let args = Args::new().push_long(values.address()).push_long(last_values.address());
-        let args = args.push_long(terminated.address()).push_long(truncated.address());
-        let args = args.push_long(next_values.address()).push_long(len as u64).push(&[n_envs as u32]);
+        let args = args![values, last_values, terminated, truncated, next_values, len as u64, n_envs as u32];
         // SAFETY: the parameters are those of `targets_continued`; lengths were checked above.
         unsafe { self.continued.launch(stream, len as u64, BLOCK, args) }
     }
@@ -420,9 +411,9 @@ impl LearnerKernels {
         let len = returns.len();
         length("advantages", len, advantages.len())?;
         length("values", len, values.len())?;
-        let args = Args::new().push_long(advantages.address()).push_long(values.address()).push_long(returns.address());
+        let args = args![advantages, values, returns, len as u64];
         // SAFETY: the parameters are those of `targets_returns`; lengths were checked above.
-        unsafe { self.returns.launch(stream, len as u64, BLOCK, args.push_long(len as u64)) }
+        unsafe { self.returns.launch(stream, len as u64, BLOCK, args) }
     }
 
     /// Returns the length of the explained variance's scratch memory for `n` returns.
@@ -447,10 +438,10 @@ impl LearnerKernels {
         let (len, parts) = (returns.len(), returns.len().div_ceil(VARIANCE_PART));
         length("values", len, values.len())?;
         length("scratch", 4 * parts, scratch.len().min(4 * parts))?;
-        let args = Args::new().push_long(returns.address()).push_long(values.address()).push_long(len as u64);
+        let args = args![returns, values, len as u64, scratch];
         // SAFETY: the parameters are those of `targets_variance_parts`; lengths were checked above.
-        unsafe { self.variance_parts.launch(stream, parts as u64 * 256, 256, args.push_long(scratch.address())) }?;
-        let args = Args::new().push_long(scratch.address()).push_long(len as u64).push_long(state.totals.address());
+        unsafe { self.variance_parts.launch(stream, parts as u64 * 256, 256, args) }?;
+        let args = args![scratch, len as u64, state.totals];
         // SAFETY: the parameters are those of `targets_explained_variance`; lengths were checked above.
         unsafe { self.explained_variance.launch(stream, 1, 1, args) }
     }

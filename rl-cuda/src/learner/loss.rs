@@ -5,7 +5,7 @@ use rl_envs::{Actions, either};
 use super::kernels::{BLOCK, LearnerKernels};
 use super::slices::MinibatchSlices;
 use super::state::LearnerState;
-use crate::driver::args::{Args, long};
+use crate::driver::args::args;
 use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
@@ -187,10 +187,9 @@ impl LearnerKernels {
             heads.d_values.address(),
             heads.terms.address(),
         ];
-        let args = Args::new().push(places.map(long).as_flattened()).push(moments.map(long).as_flattened());
-        let args = args.push(of_heads.map(long).as_flattened());
-        let args = more.map_or(args.clone(), |more| args.push(more.map(long).as_flattened()));
-        let args = args.push_long(state.settings.address()).push(&[n as u32]).push(&[a as u32]);
+        let args = args![places, moments, of_heads];
+        let args = more.map_or(args.clone(), |more| args![args; more]);
+        let args = args![args; state.settings, n as u32, a as u32];
         let kernel = &self.objectives[objective as usize][kind];
         // SAFETY: the parameters are those of both objectives' kernels of this kind; lengths were checked above.
         unsafe { kernel.launch(stream, n as u64, BLOCK, args) }
@@ -213,10 +212,9 @@ impl LearnerKernels {
         length("terms", PARTS * slices.n, terms.len())?;
         length("tiles", PARTS * slices.tiles(), tiles.len())?;
         self.tiles(stream, slices, terms, PARTS, tiles)?;
-        let args = Args::new().push_long(tiles.address()).push(&slices.minibatch());
-        let args = args.push_long(state.settings.address()).push_long(state.counters.address());
+        let args = args![tiles, slices.minibatch(), state.settings, state.counters, state.totals];
         // SAFETY: the parameters are those of `learner_loss`; lengths were checked above.
-        unsafe { self.loss.launch(stream, 1, BLOCK, args.push_long(state.totals.address())) }
+        unsafe { self.loss.launch(stream, 1, BLOCK, args) }
     }
 
     /// Sums the tiles of `parts` numbers per sample.
@@ -228,8 +226,7 @@ impl LearnerKernels {
         parts: usize,
         tiles: &ViewMut<'_, f64>,
     ) -> Result<(), Error> {
-        let args = Args::new().push_long(terms.address()).push_long(tiles.address());
-        let args = args.push(&slices.minibatch()).push(&[parts as u32]);
+        let args = args![terms, tiles, slices.minibatch(), parts as u32];
         // SAFETY: the parameters are those of `learner_tiles`; the callers checked the lengths.
         unsafe { self.tiles.launch(stream, TILE_THREADS * tiles.len() as u64, BLOCK, args) }
     }
@@ -252,8 +249,8 @@ impl LearnerKernels {
         length("terms", a * slices.n, terms.len())?;
         length("tiles", a * slices.tiles(), tiles.len())?;
         self.tiles(stream, slices, terms, a, tiles)?;
-        let args = Args::new().push_long(tiles.address()).push(&slices.minibatch());
+        let args = args![tiles, slices.minibatch(), gradient];
         // SAFETY: the parameters are those of `learner_log_std`; lengths were checked above.
-        unsafe { self.log_std.launch(stream, a as u64 * u64::from(BLOCK), BLOCK, args.push_long(gradient.address())) }
+        unsafe { self.log_std.launch(stream, a as u64 * u64::from(BLOCK), BLOCK, args) }
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::kernels::BLOCK;
 use super::slices::MinibatchSlices;
-use crate::driver::args::{Args, long};
+use crate::driver::args::{args, long};
 use crate::driver::kernel::Kernel;
 use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
@@ -328,7 +328,7 @@ impl MemoryKernels {
         let mut words = one_step(0);
         words[..4].copy_from_slice(&slices.cut());
         words[10] = n_envs as u32;
-        let args = Args::new().push_long(columns.address()).push_long(rows.address()).push(&words);
+        let args = args![columns, rows, words];
         // SAFETY: the parameters are those of `memory_rows`; lengths were checked above.
         unsafe { self.rows.launch(stream, slices.n as u64, BLOCK, args) }
     }
@@ -377,8 +377,7 @@ impl MemoryKernels {
         length("state", part.len, part.len.max(part.offset.saturating_add(cell.state_len())))?;
         length("columns", n, n.min(cell.n_samples))?;
         cell.is_next = false;
-        let args = Args::new().push_long(states.address()).push(&cell.words(0, false)).push(&sequences);
-        let args = args.push(&[part.offset as u32]).push(&[part.len as u32]);
+        let args = args![states, cell.words(0, false), sequences, part.offset as u32, part.len as u32];
         // SAFETY: the parameters are those of `memory_take`; lengths were checked here and above, and the kernel bounds the rows.
         unsafe { self.take.launch(stream, (n * cell.size) as u64, BLOCK, args) }
     }
@@ -398,8 +397,7 @@ impl MemoryKernels {
         length("states", n.saturating_mul(part.len), states.len())?;
         length("state", part.len, part.len.max(part.offset.saturating_add(cell.state_len())))?;
         length("columns", n, n.min(cell.n_samples))?;
-        let args = Args::new().push_long(states.address()).push(&cell.words(0, false)).push(&[n as u32]);
-        let args = args.push(&[part.offset as u32]).push(&[part.len as u32]);
+        let args = args![states, cell.words(0, false), n as u32, part.offset as u32, part.len as u32];
         // SAFETY: the parameters are those of `memory_put`; lengths were checked above.
         unsafe { self.put.launch(stream, (n * cell.size) as u64, BLOCK, args) }
     }
@@ -418,9 +416,9 @@ impl MemoryKernels {
         let len = states.len() / n.max(1);
         length("truncated", n, truncated.len())?;
         length("states", n * len, states.len().min(1 << 31))?;
-        let args = Args::new().push_long(states.address()).push_long(terminated.address()).push_long(truncated.address());
+        let args = args![states, terminated, truncated, n as u32, len as u32];
         // SAFETY: the parameters are those of `memory_forget`; lengths were checked above.
-        unsafe { self.forget.launch(stream, states.len() as u64, BLOCK, args.push(&[n as u32]).push(&[len as u32])) }
+        unsafe { self.forget.launch(stream, states.len() as u64, BLOCK, args) }
     }
 
     /// Takes a step of `n` columns on their own, a sample for each.
@@ -469,8 +467,7 @@ impl MemoryKernels {
             length("outputs of a cell", cell.size, cell.size.min(MAX_FUSED))?;
             length("hidden", cell.kind.n_gates() * (cell.size + 1) * cell.size, hidden.len())?;
         }
-        let args = Args::new().push(&cell.words(held, hidden.is_some())).push(&sequences).push(&[step as u32]);
-        let args = args.push_long(hidden.map_or(0, View::address));
+        let args = args![cell.words(held, hidden.is_some()), sequences, step as u32, hidden];
         // SAFETY: the parameters are those of `memory_step`; lengths were checked here and by the callers.
         unsafe { self.step.launch(stream, (n * cell.size) as u64, BLOCK, args)? };
         cell.is_next ^= hidden.is_some();
@@ -492,7 +489,7 @@ impl MemoryKernels {
     ) -> Result<(), Error> {
         columns.check(step, cell)?;
         length("gradients", cell.h.len(), cell.dh.len())?;
-        let args = Args::new().push(&cell.words(columns.held, false)).push(&columns.words()?).push(&[step as u32]);
+        let args = args![cell.words(columns.held, false), columns.words()?, step as u32];
         // SAFETY: the parameters are those of `memory_step_back`; lengths were checked above.
         unsafe { self.step_back.launch(stream, (columns.n_columns() * cell.size) as u64, BLOCK, args) }
     }

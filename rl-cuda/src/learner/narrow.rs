@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::kernels::{BLOCK, LearnerKernels};
 use super::layer::{Activation, DenseLayer};
 use super::slices::MinibatchSlices;
-use crate::driver::args::Args;
+use crate::driver::args::args;
 use crate::error::length;
 use crate::{Buffer, Device, Error, Stream, View, ViewMut};
 
@@ -148,12 +148,9 @@ impl LearnerKernels {
                 within("outputs", of.outputs + rows * of.layer.n_out, outputs.len())?;
             }
         }
-        let args = Args::new().push_long(net.table.view().address()).push_long(params.address());
-        let args = args.push_long(inputs.address()).push_long(outputs.address());
-        let [one, other] = needed.map_or([0, 0], |flags| flags.map(|flags| flags.address()));
-        let args = args.push_long(one).push_long(other);
-        let args = args.push(&[m as u32]).push(&[first as u32]).push(&[chains.start as u32]).push(&[chains.len() as u32]);
-        let args = args.push(&[u32::from(keeps)]);
+        let [one, other] = needed.map_or([None, None], |flags| flags.map(Some));
+        let args = args![net.table, params, inputs, outputs, one, other, m as u32, first as u32];
+        let args = args![args; chains.start as u32, chains.len() as u32, u32::from(keeps)];
         let (kernel, samples) = if m < MANY { (&self.narrow_forward, SAMPLES) } else { (&self.narrow_forward_many, 2 * SAMPLES) };
         let blocks = (m.div_ceil(samples) * chains.len()) as u64;
         // SAFETY: the parameters are those of both kernels; lengths were checked above, sizes when the table was made.
@@ -187,10 +184,8 @@ impl LearnerKernels {
                 }
             }
         }
-        let args = Args::new().push_long(net.table.view().address()).push_long(params.address());
-        let args = args.push_long(inputs.address()).push_long(outputs.address()).push_long(deltas.address());
-        let args = args.push_long(partial.address()).push(&slices.words());
-        let args = args.push(&[held as u32]).push(&[first as u32]).push(&[net.chains.len() as u32]);
+        let args = args![net.table, params, inputs, outputs, deltas, partial, slices.words()];
+        let args = args![args; held as u32, first as u32, net.chains.len() as u32];
         let blocks = (slices.rows() * net.chains.len()) as u64;
         // SAFETY: the parameters are those of `narrow_gradient`; lengths were checked above, sizes when the table was made.
         unsafe { self.narrow_gradient.launch(stream, blocks * u64::from(BLOCK), BLOCK, args) }

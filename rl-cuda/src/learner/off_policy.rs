@@ -4,7 +4,7 @@ use rl_envs::Actions;
 
 use super::kernels::BLOCK;
 use super::loss::{ActionDistribution, HeadSizes};
-use crate::driver::args::{Args, long};
+use crate::driver::args::args;
 use crate::driver::kernel::Kernel;
 use crate::error::length;
 use crate::targets::Steps;
@@ -101,9 +101,9 @@ impl OffPolicyKernels {
         };
         let judged = [samples.outputs.address(), samples.rows.map_or(0, |rows| rows.address()), len as u64];
         let judgement = [start.map_or(0, View::address), to.address()];
-        let args = Args::new().push(judged.map(long).as_flattened()).push(judgement.map(long).as_flattened());
-        let args = args.push_long(actions).push_long(more);
-        let args = count.map_or(args.clone(), |count| args.push(&[count])).push(&[n as u32]).push(&[a as u32]);
+        let args = args![judged, judgement, actions, more];
+        let args = count.map_or(args.clone(), |count| args![args; count]);
+        let args = args![args; n as u32, a as u32];
         // SAFETY: the parameters are those of the kernel of this kind; lengths were checked above, and the kernel bounds the
         // rows.
         unsafe { self.log_probs[kind].launch(stream, n as u64, BLOCK, args) }
@@ -139,9 +139,7 @@ impl OffPolicyKernels {
         let ([rewards, terminated, truncated, next_values, values], [new, old]) =
             (steps.addresses(len)?, log_probs.map(|log_probs| log_probs.address()));
         let columns = [rewards, terminated, truncated, next_values, values, new, old];
-        let args = Args::new().push(columns.map(long).as_flattened()).push_long(advantages.address());
-        let args = args.push_long(returns.address()).push_long(weights.address());
-        let args = args.push(&[n_steps as u32]).push(&[n_envs as u32]).push(&[gamma.to_bits()]).push(&[lambda.to_bits()]);
+        let args = args![columns, advantages, returns, weights, n_steps as u32, n_envs as u32, gamma, lambda];
         // SAFETY: the parameters are those of `off_policy_vtrace`; lengths were checked above.
         unsafe { self.vtrace.launch(stream, n_envs as u64, BLOCK, args) }
     }
@@ -166,8 +164,7 @@ impl OffPolicyKernels {
         length("advantages", len, advantages.len())?;
         length("weights", len, weights.len())?;
         let [sum, squares] = moments.map_or([0; 2], |moments| moments.map(|sum| sum.address()));
-        let args = Args::new().push_long(rows.address()).push_long(advantages.address()).push_long(sum).push_long(squares);
-        let args = args.push_long(weights.address()).push_long(weighted.address()).push(&[n as u32]).push_long(len as u64);
+        let args = args![rows, advantages, sum, squares, weights, weighted, n as u32, len as u64];
         // SAFETY: the parameters are those of `off_policy_weigh`; lengths were checked above, and the kernel bounds the rows.
         unsafe { self.weigh.launch(stream, n as u64, BLOCK, args) }
     }

@@ -2,7 +2,7 @@
 
 use super::kernels::{BLOCK, LearnerKernels};
 use super::state::LearnerState;
-use crate::driver::args::Args;
+use crate::driver::args::args;
 use crate::error::length;
 use crate::{Error, Stream, View, ViewMut};
 
@@ -16,8 +16,7 @@ impl LearnerKernels {
     /// [`Error::Length`] or [`Error::Launch`].
     pub fn step(&self, stream: &Stream, squares: &View<'_, f64>, state: &mut LearnerState) -> Result<(), Error> {
         length("squares", 1, squares.len())?;
-        let args = Args::new().push_long(squares.address()).push_long(state.settings.address());
-        let args = args.push_long(state.counters.address()).push_long(state.totals.address());
+        let args = args![squares, state.settings, state.counters, state.totals];
         // SAFETY: the parameters are those of `learner_step`.
         unsafe { self.step.launch(stream, 1, 1, args) }
     }
@@ -38,9 +37,7 @@ impl LearnerKernels {
         length("gradient", len, gradient.len())?;
         length("first moments", len, m.len())?;
         length("second moments", len, v.len())?;
-        let args = Args::new().push_long(gradient.address()).push_long(params.address()).push_long(m.address());
-        let args = args.push_long(v.address()).push_long(state.settings.address());
-        let args = args.push_long(state.totals.address()).push_long(len as u64);
+        let args = args![gradient, params, m, v, state.settings, state.totals, len as u64];
         // SAFETY: the parameters are those of `learner_adam`; lengths were checked above.
         unsafe { self.adam.launch(stream, len as u64, BLOCK, args) }
     }
@@ -62,8 +59,7 @@ impl LearnerKernels {
         let len = params.len();
         length("gradient", len, gradient.len())?;
         length("second moments", len, v.len())?;
-        let args = Args::new().push_long(gradient.address()).push_long(params.address()).push_long(v.address());
-        let args = args.push_long(state.settings.address()).push_long(state.totals.address()).push_long(len as u64);
+        let args = args![gradient, params, v, state.settings, state.totals, len as u64];
         // SAFETY: the parameters are those of `learner_rms_prop`; lengths were checked above.
         unsafe { self.rms_prop.launch(stream, len as u64, BLOCK, args) }
     }

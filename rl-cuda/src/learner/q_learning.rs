@@ -3,7 +3,7 @@
 use super::kernels::BLOCK;
 use super::slices::MinibatchSlices;
 use super::state::LearnerState;
-use crate::driver::args::Args;
+use crate::driver::args::args;
 use crate::driver::kernel::Kernel;
 use crate::error::length;
 use crate::{Device, Error, Stream, View, ViewMut};
@@ -79,9 +79,9 @@ impl QLearningKernels {
         let a = q.len() / n.max(1);
         length("q", n * a, q.len())?;
         length("advantages", n * a, advantages.len())?;
-        let args = Args::new().push_long(advantages.address()).push_long(values.address()).push_long(q.address());
+        let args = args![advantages, values, q, n as u32, a as u32];
         // SAFETY: the parameters are those of `q_learning_dueling`; lengths were checked above.
-        unsafe { self.dueling.launch(stream, n as u64, BLOCK, args.push(&[n as u32]).push(&[a as u32])) }
+        unsafe { self.dueling.launch(stream, n as u64, BLOCK, args) }
     }
 
     /// Writes the gradients of a dueling network's outputs from that of Q, (n, A).
@@ -98,9 +98,9 @@ impl QLearningKernels {
         let a = d_q.len() / n.max(1);
         length("d_q", n * a, d_q.len())?;
         length("d_advantages", n * a, d_advantages.len())?;
-        let args = Args::new().push_long(d_q.address()).push_long(d_advantages.address()).push_long(d_values.address());
+        let args = args![d_q, d_advantages, d_values, n as u32, a as u32];
         // SAFETY: the parameters are those of `q_learning_dueling_gradient`; lengths were checked above.
-        unsafe { self.dueling_gradient.launch(stream, n as u64, BLOCK, args.push(&[n as u32]).push(&[a as u32])) }
+        unsafe { self.dueling_gradient.launch(stream, n as u64, BLOCK, args) }
     }
 
     /// Writes targets, (n).
@@ -115,11 +115,9 @@ impl QLearningKernels {
         length("masks", n * a, next.masks.map_or(n * a, |masks| masks.len()))?;
         length("rewards", n, next.rewards.len())?;
         length("discounts", n, next.discounts.len())?;
-        let args = Args::new().push_long(next.q.address()).push_long(next.by.address());
-        let args = args.push_long(next.masks.map_or(0, |masks| masks.address())).push_long(next.rewards.address());
-        let args = args.push_long(next.discounts.address()).push_long(targets.address());
+        let args = args![next.q, next.by, next.masks, next.rewards, next.discounts, targets, n as u32, a as u32];
         // SAFETY: the parameters are those of `q_learning_targets`; lengths were checked above.
-        unsafe { self.targets.launch(stream, n as u64, BLOCK, args.push(&[n as u32]).push(&[a as u32])) }
+        unsafe { self.targets.launch(stream, n as u64, BLOCK, args) }
     }
 
     /// Writes the gradient of Q, the errors and the terms of the loss.
@@ -143,11 +141,9 @@ impl QLearningKernels {
         length("weights", n, columns.weights.len())?;
         length("d_q", n * a, d_q.len())?;
         length("terms", TD_TERMS * n, terms.len())?;
-        let args = Args::new().push_long(columns.q.address()).push_long(columns.actions.address());
-        let args = args.push_long(columns.targets.address()).push_long(columns.weights.address());
-        let args = args.push_long(d_q.address()).push_long(errors.address()).push_long(terms.address());
+        let args = args![columns.q, columns.actions, columns.targets, columns.weights, d_q, errors, terms, n as u32, a as u32];
         // SAFETY: the parameters are those of `q_learning_loss`; lengths were checked above.
-        unsafe { self.loss.launch(stream, n as u64, BLOCK, args.push(&[n as u32]).push(&[a as u32])) }
+        unsafe { self.loss.launch(stream, n as u64, BLOCK, args) }
     }
 
     /// Adds a minibatch's loss to the sums of the update.
@@ -164,8 +160,7 @@ impl QLearningKernels {
         state: &mut LearnerState,
     ) -> Result<(), Error> {
         length("terms", TD_TERMS * slices.n, terms.len())?;
-        let args = Args::new().push_long(terms.address()).push(&slices.minibatch());
-        let args = args.push_long(state.counters.address()).push_long(state.totals.address());
+        let args = args![terms, slices.minibatch(), state.counters, state.totals];
         // SAFETY: the parameters are those of `q_learning_totals`; lengths were checked above.
         unsafe { self.totals.launch(stream, 1, TOTALS_THREADS, args) }
     }
@@ -177,8 +172,8 @@ impl QLearningKernels {
     pub fn follow(&self, stream: &Stream, online: &View<'_, f32>, target: &ViewMut<'_, f32>, tau: f32) -> Result<(), Error> {
         let len = target.len();
         length("online", len, online.len())?;
-        let args = Args::new().push_long(online.address()).push_long(target.address()).push(&[tau.to_bits()]);
+        let args = args![online, target, tau, len as u64];
         // SAFETY: the parameters are those of `q_learning_follow`; lengths were checked above.
-        unsafe { self.follow.launch(stream, len as u64, BLOCK, args.push_long(len as u64)) }
+        unsafe { self.follow.launch(stream, len as u64, BLOCK, args) }
     }
 }

@@ -120,10 +120,12 @@ fn checked_together(keys: &'static [Key]) -> Vec<&'static str> {
     ["n_envs"].into_iter().chain(found.map(|key| key.name)).collect()
 }
 
-fn actor_critic(
-    Build { spaces: Spaces { obs, actions }, net, seed, fresh, .. }: &Build<'_>,
-) -> Result<ActorCritic, rl_agents::Error> {
-    if *fresh { ActorCritic::new(obs, actions, net, *seed) } else { ActorCritic::unset(obs, actions, net) }
+/// Builds a policy whose parameters are drawn, or will be loaded.
+macro_rules! policy {
+    ($policy:ident, $build:expr $(, $more:expr)?) => {{
+        let Build { spaces: Spaces { obs, actions }, net, seed, fresh, .. } = $build;
+        if *fresh { $policy::new(obs, actions, net $(, $more)?, *seed) } else { $policy::unset(obs, actions, net $(, $more)?) }
+    }};
 }
 
 /// Implements [`Algorithm`] for the settings of an actor-critic.
@@ -156,17 +158,17 @@ macro_rules! on_policy {
             }
 
             fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
-                Ok(actor_critic(build)?.layout().clone())
+                Ok(policy!(ActorCritic, build)?.layout().clone())
             }
 
             fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, _: f32) -> Result<Box<dyn Policy>, Error> {
-                let mut policy = actor_critic(build)?;
+                let mut policy = policy!(ActorCritic, build)?;
                 policy.load(snapshot)?;
                 Ok(Box::new(policy))
             }
 
             fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
-                let agent = $agent::new(actor_critic(build)?, self.clone(), build.n_envs, build.seed)?;
+                let agent = $agent::new(policy!(ActorCritic, build)?, self.clone(), build.n_envs, build.seed)?;
                 let Some(device) = &build.device else { return Ok((Box::new(agent), None)) };
                 let agent = agent.on_device(device, build.rollout(self.n_steps))?;
                 let envs = build.env.map(|env| agent.collector(&env, build.seed, build.ranks.as_ref())).transpose()?;
@@ -183,12 +185,6 @@ macro_rules! on_policy {
 
 on_policy!(PpoConfig, Ppo, |ppo| ppo.n_epochs);
 on_policy!(A2cConfig, A2c, |_a2c| 1);
-
-/// Builds DQN's network.
-fn q_network(dqn: &DqnConfig, build: &Build<'_>) -> Result<QNetwork, rl_agents::Error> {
-    let Build { spaces: Spaces { obs, actions }, net, seed, fresh, .. } = build;
-    if *fresh { QNetwork::new(obs, actions, net, dqn.dueling, *seed) } else { QNetwork::unset(obs, actions, net, dqn.dueling) }
-}
 
 impl Algorithm for DqnConfig {
     fn traits(&self, n_envs: usize) -> Traits {
@@ -236,11 +232,11 @@ impl Algorithm for DqnConfig {
     }
 
     fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
-        Ok(q_network(self, build)?.layout().clone())
+        Ok(policy!(QNetwork, build, self.dueling)?.layout().clone())
     }
 
     fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, remaining: f32) -> Result<Box<dyn Policy>, Error> {
-        let mut network = q_network(self, build)?;
+        let mut network = policy!(QNetwork, build, self.dueling)?;
         network.load(snapshot)?;
         network.explore(self.epsilon(1.0 - remaining), 0.0, 1);
         Ok(Box::new(network))
@@ -248,7 +244,7 @@ impl Algorithm for DqnConfig {
 
     fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
         let Spaces { obs, actions } = &build.spaces;
-        let network = q_network(self, build)?;
+        let network = policy!(QNetwork, build, self.dueling)?;
         let n_envs = build.n_envs * build.n_collectors;
         let dqn = Dqn::new_in(network, self.clone(), obs, actions, n_envs, build.seed, &build.replay)?;
         let dqn = if let Some(device) = &build.device { dqn.on_device(device)? } else { dqn };
@@ -286,100 +282,58 @@ fn on_cpu(algo: &str, build: &Build<'_>) -> Result<(), Error> {
     Err(Error::config(format!("algo is {algo}, which learns on the CPU so far; use --device cpu")))
 }
 
-/// Builds SAC's policy.
-fn squashed(build: &Build<'_>) -> Result<SquashedGaussian, rl_agents::Error> {
-    let Build { spaces: Spaces { obs, actions }, net, seed, fresh, .. } = build;
-    if *fresh { SquashedGaussian::new(obs, actions, net, *seed) } else { SquashedGaussian::unset(obs, actions, net) }
-}
+/// Implements [`Algorithm`] for settings of continuous actions from replay.
+///
+/// `targets` counts the networks beside those of an actor-critic.
+macro_rules! continuous {
+    ($name:literal, $config:ty, $agent:ident of $policy:ident, targets: $targets:literal $(, $own:ident explores $($explores:expr),+)?) => {
+        impl Algorithm for $config {
+            fn traits(&self, n_envs: usize) -> Traits {
+                Traits {
+                    n_steps: self.rollout_steps(n_envs),
+                    minibatch: self.batch_size,
+                    learning_rate: self.learning_rate,
+                    moments: Self::RULE.n_moments(),
+                    targets: $targets,
+                    // A rollout has about `train_freq` env steps, too few for a row of metrics each.
+                    log_interval: 500,
+                    replay: Some(replay_traits!(self)),
+                    ..Traits::default()
+                }
+            }
 
-impl Algorithm for SacConfig {
-    fn traits(&self, n_envs: usize) -> Traits {
-        Traits {
-            n_steps: self.rollout_steps(n_envs),
-            minibatch: self.batch_size,
-            learning_rate: self.learning_rate,
-            moments: Self::RULE.n_moments(),
-            // Two critics and their targets, beside the networks of an actor-critic.
-            targets: 4,
-            // A rollout has about `train_freq` env steps, too few for a row of metrics each.
-            log_interval: 500,
-            replay: Some(replay_traits!(self)),
-            ..Traits::default()
+            fn check(&self, _: usize) -> Option<Concern> {
+                concern(&[concat!($name, ".batch_size"), concat!($name, ".buffer_size")], self.check())
+            }
+
+            fn fits(&self, env: &str, Spaces { obs, actions }: &Spaces, net: &NetConfig) -> Option<Concern> {
+                discrete($name, env, actions).or_else(|| concern(SCALED, $policy::check(obs, actions, net)))
+            }
+
+            fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
+                Ok(policy!($policy, build)?.layout().clone())
+            }
+
+            fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, _: f32) -> Result<Box<dyn Policy>, Error> {
+                let mut policy = policy!($policy, build)?;
+                policy.load(snapshot)?;
+                $(let $own = self;
+                policy.explore($($explores),+);)?
+                Ok(Box::new(policy))
+            }
+
+            fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
+                on_cpu($name, build)?;
+                let (Spaces { obs, actions }, n_envs) = (&build.spaces, build.n_envs * build.n_collectors);
+                let policy = policy!($policy, build)?;
+                let agent = $agent::new_in(policy, self.clone(), obs, actions, n_envs, build.seed, &build.replay)?;
+                Ok((Box::new(agent), None))
+            }
         }
-    }
-
-    fn check(&self, _: usize) -> Option<Concern> {
-        concern(&["sac.batch_size", "sac.buffer_size"], self.check())
-    }
-
-    fn fits(&self, env: &str, Spaces { obs, actions }: &Spaces, net: &NetConfig) -> Option<Concern> {
-        discrete("sac", env, actions).or_else(|| concern(SCALED, SquashedGaussian::check(obs, actions, net)))
-    }
-
-    fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
-        Ok(squashed(build)?.layout().clone())
-    }
-
-    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, _: f32) -> Result<Box<dyn Policy>, Error> {
-        let mut policy = squashed(build)?;
-        policy.load(snapshot)?;
-        Ok(Box::new(policy))
-    }
-
-    fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
-        on_cpu("sac", build)?;
-        let Spaces { obs, actions } = &build.spaces;
-        let n_envs = build.n_envs * build.n_collectors;
-        let sac = Sac::new_in(squashed(build)?, self.clone(), obs, actions, n_envs, build.seed, &build.replay)?;
-        Ok((Box::new(sac), None))
-    }
+    };
 }
 
-/// Builds TD3's policy.
-fn deterministic(build: &Build<'_>) -> Result<DeterministicPolicy, rl_agents::Error> {
-    let Build { spaces: Spaces { obs, actions }, net, seed, fresh, .. } = build;
-    if *fresh { DeterministicPolicy::new(obs, actions, net, *seed) } else { DeterministicPolicy::unset(obs, actions, net) }
-}
-
-impl Algorithm for Td3Config {
-    fn traits(&self, n_envs: usize) -> Traits {
-        Traits {
-            n_steps: self.rollout_steps(n_envs),
-            minibatch: self.batch_size,
-            learning_rate: self.learning_rate,
-            moments: Self::RULE.n_moments(),
-            // Two critics, and targets of all three, beside the networks of an actor-critic.
-            targets: 5,
-            log_interval: 500,
-            replay: Some(replay_traits!(self)),
-            ..Traits::default()
-        }
-    }
-
-    fn check(&self, _: usize) -> Option<Concern> {
-        concern(&["td3.batch_size", "td3.buffer_size"], self.check())
-    }
-
-    fn fits(&self, env: &str, Spaces { obs, actions }: &Spaces, net: &NetConfig) -> Option<Concern> {
-        discrete("td3", env, actions).or_else(|| concern(SCALED, DeterministicPolicy::check(obs, actions, net)))
-    }
-
-    fn layout(&self, build: &Build<'_>) -> Result<Layout, Error> {
-        Ok(deterministic(build)?.layout().clone())
-    }
-
-    fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, _: f32) -> Result<Box<dyn Policy>, Error> {
-        let mut policy = deterministic(build)?;
-        policy.load(snapshot)?;
-        policy.explore(self.action_noise, self.action_noise_std, 0);
-        Ok(Box::new(policy))
-    }
-
-    fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
-        on_cpu("td3", build)?;
-        let Spaces { obs, actions } = &build.spaces;
-        let n_envs = build.n_envs * build.n_collectors;
-        let td3 = Td3::new_in(deterministic(build)?, self.clone(), obs, actions, n_envs, build.seed, &build.replay)?;
-        Ok((Box::new(td3), None))
-    }
-}
+// Two critics and their targets.
+continuous!("sac", SacConfig, Sac of SquashedGaussian, targets: 4);
+// Two critics, and targets of all three.
+continuous!("td3", Td3Config, Td3 of DeterministicPolicy, targets: 5, td3 explores td3.action_noise, td3.action_noise_std, 0);

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::checks::circles::circles;
 use crate::checks::shapes::{equal_closures, tuple_parameters};
-use crate::checks::source::{Source, has_word};
+use crate::checks::source::{Source, has_word, read_sources};
 use crate::checks::tidy::library_sources;
 
 /// Lines without tests above which a file is worth a second look.
@@ -19,7 +19,7 @@ pub(crate) fn print(root: &Path) -> Result<()> {
     let mut crates: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for source in &all {
         let (lines, items) = crates.entry(source.crate_name()).or_default();
-        *lines += source.code().filter(|(_, line)| !line.trim().is_empty()).count();
+        *lines += lines_of_code(source);
         *items += source.code().filter(|(_, line)| is_public_item(line)).count();
     }
     println!("{:<12} {:>13} {:>13}", "crate", "lines of code", "public items");
@@ -28,6 +28,8 @@ pub(crate) fn print(root: &Path) -> Result<()> {
     }
     let (lines, items) = crates.values().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
     println!("{:<12} {lines:>13} {items:>13}", "all");
+    let workshop = read_sources(root, "xtask/src")?.into_iter().chain(read_sources(root, "xtask/standin/src")?);
+    println!("{:<12} {:>13}", "workshop", workshop.map(|source| lines_of_code(&source)).sum::<usize>());
     list("enums over element type or action kind", &declarations(&all, "enum", &[&["F32", "U8"], &["Discrete", "Continuous"]]));
     list("structs of a step's columns", &declarations(&all, "struct", &[&["rewards", "terminated", "truncated"]]));
     let long = all.iter().map(|source| (source.lines().count(), &source.path)).filter(|(n, _)| *n > LONG);
@@ -44,6 +46,10 @@ pub(crate) fn print(root: &Path) -> Result<()> {
     println!("functions with tuple parameters: {}", tuple_parameters(&all).len());
     list("calls with equal closures", &equal_closures(&all));
     Ok(())
+}
+
+fn lines_of_code(source: &Source) -> usize {
+    source.code().filter(|(_, line)| !line.trim().is_empty()).count()
 }
 
 /// Lines of rl-runtime that name an algorithm.
