@@ -104,8 +104,9 @@ fn compute_depth(
     let layers = (0..net.layers.len()).filter(|&l| net.places[l].depth == depth);
     let mut taken: Vec<_> = layers.map(|l| (l, std::mem::take(&mut matrices[l]))).collect();
     let mut all: Vec<_> = taken.iter_mut().flat_map(|(l, matrix)| units(n, panels(net.layers[*l].n_out), *l, matrix)).collect();
-    // A core keeps rows of the inputs in its cache, and reads panels of the weights.
-    all.sort_by_key(|unit| unit.first);
+    // A thread's share is one network, or its neighbouring rows, whose weights and inputs its cache has from the depth before. It
+    // keeps rows of the inputs, and reads panels of the weights.
+    all.sort_by_key(|unit| (unit.layer, unit.first));
     threads.each(stage, &mut all, &|unit| compute(unit, matrices));
     taken.into_iter().for_each(|(l, matrix)| matrices[l] = matrix);
 }

@@ -58,8 +58,8 @@ struct Shared {
     state: AtomicU64,
     /// Written only while the job is closed and no thread is inside it.
     job: UnsafeCell<Job>,
-    /// Index of the next item of the job.
-    next: AtomicUsize,
+    /// Shares of the job's items, one for each thread.
+    shares: Box<[Share]>,
     /// Held while a job runs; a caller that finds it taken runs its items inline.
     owner: Mutex<()>,
     /// First panic in one of the team's threads.
@@ -68,6 +68,15 @@ struct Shared {
     sleeping: Mutex<(usize, bool)>,
     wake: Condvar,
     sleepers: AtomicUsize,
+}
+
+/// Neighbouring items, which a thread takes before those of others.
+///
+/// Job after job a thread gets the same items, whose memory is then in its cache: threads may share none.
+#[repr(align(128))]
+struct Share {
+    /// Index of the next item.
+    next: AtomicUsize,
 }
 
 // SAFETY: `job` holds pointers that are valid for any thread while the job is open (see `each`), and is written only by the
@@ -97,20 +106,27 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Runs items until none is left.
-    fn work(&self, job: Job) {
-        loop {
-            let i = self.next.fetch_add(1, Ordering::Relaxed);
-            if i >= job.n {
-                return;
+    /// First item of a thread's share of `n` items.
+    fn first(&self, thread: usize, n: usize) -> usize {
+        (thread * n).div_ceil(self.shares.len())
+    }
+
+    /// Runs items until none is left, those of the thread's own share first.
+    fn work(&self, job: Job, thread: usize) {
+        for of in (thread..self.shares.len()).chain(0..thread) {
+            let (next, end) = (&self.shares[of].next, self.first(of + 1, job.n));
+            while next.load(Ordering::Relaxed) < end {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                if i < end {
+                    // SAFETY: the job is open, so `data` is what `call` expects, and each `i` below `n` is taken once.
+                    unsafe { (job.call)(job.data, i) };
+                }
             }
-            // SAFETY: the job is open, so `data` is what `call` expects, and each `i` below `n` is taken once.
-            unsafe { (job.call)(job.data, i) };
         }
     }
 
     /// Main loop of a thread of the team.
-    fn serve(&self) {
+    fn serve(&self, thread: usize) {
         let mut last = 0;
         loop {
             let state = self.await_job(last);
@@ -121,7 +137,7 @@ impl Shared {
             last = state / NUMBER;
             // SAFETY: this thread has entered the open job, so no thread writes it until this one has left.
             let job = unsafe { *self.job.get() };
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work(job))) {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work(job, thread))) {
                 locked(&self.panic).get_or_insert(panic);
             }
             self.state.fetch_sub(1, Ordering::Release);
@@ -177,7 +193,9 @@ impl Shared {
         // SAFETY: this thread holds `owner`, and the last job was closed before `owner` was released, so no thread reads this.
         unsafe { *self.job.get() = job };
         *locked(&self.panic) = None;
-        self.next.store(0, Ordering::Relaxed);
+        for (thread, share) in self.shares.iter().enumerate() {
+            share.next.store(self.first(thread, job.n), Ordering::Relaxed);
+        }
         let number = self.state.load(Ordering::Relaxed) / NUMBER + 1;
         self.state.store(number.wrapping_mul(NUMBER) | OPEN, Ordering::SeqCst);
         let closing = Closing(self);
@@ -186,7 +204,7 @@ impl Shared {
             drop(locked(&self.sleeping));
             self.wake.notify_all();
         }
-        self.work(job);
+        self.work(job, 0);
         drop(closing);
         if let Some(panic) = locked(&self.panic).take() {
             resume_unwind(panic);
@@ -243,7 +261,7 @@ impl Pool {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
             job: UnsafeCell::new(nothing),
-            next: AtomicUsize::new(0),
+            shares: (0..n_threads).map(|_| Share { next: AtomicUsize::new(0) }).collect(),
             owner: Mutex::new(()),
             panic: Mutex::new(None),
             sleeping: Mutex::new((0, false)),
@@ -253,7 +271,7 @@ impl Pool {
         let mut team = Team { shared, threads: Vec::new() };
         for i in 1..n_threads {
             let shared = team.shared.clone();
-            let thread = std::thread::Builder::new().name(format!("pool-{i}")).spawn(move || shared.serve());
+            let thread = std::thread::Builder::new().name(format!("pool-{i}")).spawn(move || shared.serve(i));
             team.threads.push(thread.map_err(|e| error(e.to_string()))?);
         }
         Ok(Self { team: Some(Arc::new(team)) })
