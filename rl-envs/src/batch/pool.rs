@@ -72,7 +72,8 @@ struct Shared {
 
 /// Neighbouring items, which a thread takes before those of others.
 ///
-/// Job after job a thread gets the same items, whose memory is then in its cache: threads may share none.
+/// Job after job a thread gets the same items, whose memory is then in its cache. Cores of different L3 caches fetch a line from
+/// each other in some hundred nanoseconds.
 #[repr(align(128))]
 struct Share {
     /// Index of the next item.
@@ -343,6 +344,21 @@ mod tests {
             }
         }
         assert!(Pool::new(0).is_err());
+    }
+
+    #[test]
+    fn a_thread_gets_the_same_items_in_every_job() {
+        let pool = Pool::new(4).expect("threads start");
+        let (barrier, mut first) = (std::sync::Barrier::new(4), None);
+        for _ in 0..200 {
+            let mut items = [None; 4];
+            // No thread is free for the item of another one.
+            pool.each(&mut items, &|item| {
+                *item = Some(std::thread::current().id());
+                barrier.wait();
+            });
+            assert_eq!(*first.get_or_insert(items), items);
+        }
     }
 
     #[test]
