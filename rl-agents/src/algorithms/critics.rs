@@ -170,9 +170,9 @@ impl Critics {
         if !optimizer.has_diverged() {
             return Ok(());
         }
-        let minibatch = tensors(batch, &self.targets, |obs| match obs {
-            ObsSlice::F32(obs) => Tensor::from_slice(obs, (self.q.len(), obs.len() / self.q.len()), &Device::Cpu),
-            ObsSlice::U8(_) => candle_core::bail!("bytes"),
+        let minibatch = tensors(batch, &self.targets, |obs| {
+            let ObsSlice::F32(obs) = obs else { return Err(Error::ObsKind) };
+            Ok(Tensor::from_slice(obs, (self.q.len(), obs.len() / self.q.len()), &Device::Cpu)?)
         })?;
         Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &[(name, loss)], minibatch))))
     }

@@ -477,7 +477,7 @@ impl TdLearner for TdHost<'_> {
         let (network, threads) = (self.network.network_mut(), Threads { pool: self.pool, probe: experience.probe.as_ref() });
         let norm = step(optimizer, *loss, network, gradient, *learning_rate, config.max_grad_norm, threads);
         if self.optimizer.has_diverged() {
-            let minibatch = tensors(&self.memory.batch, &self.memory.targets, |obs| self.network.network().features(obs))?;
+            let minibatch = tensors(&self.memory.batch, &self.memory.targets, |obs| Ok(self.network.network().features(obs)?))?;
             return Err(self.diverged(gradient, [*loss, *q_mean], minibatch));
         }
         self.sums.n += 1.0;
@@ -612,7 +612,7 @@ impl TdDevice<'_> {
         self.fetch()?;
         let Self { host, device, .. } = self;
         let Repeated { batch, targets, gradient, loss, q_mean } = device.repeat(slot, host.config.double)?;
-        let minibatch = tensors(batch, &targets, |obs| host.network.network().features(obs))?;
+        let minibatch = tensors(batch, &targets, |obs| Ok(host.network.network().features(obs)?))?;
         Err(host.diverged(&gradient, [loss, q_mean], minibatch))
     }
 

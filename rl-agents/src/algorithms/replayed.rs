@@ -435,11 +435,11 @@ pub(crate) fn step(
 /// `features` makes observations a tensor.
 ///
 /// # Errors
-/// Errors of candle.
+/// Errors of `features` and of candle.
 pub(crate) fn tensors(
     batch: &Batch,
     targets: &[f32],
-    features: impl Fn(ObsSlice<'_>) -> candle_core::Result<Tensor>,
+    features: impl Fn(ObsSlice<'_>) -> Result<Tensor, Error>,
 ) -> Result<Vec<NamedTensor>, Error> {
     let (batch, n) = (batch.columns(), targets.len());
     let column = |values: &[f32]| Tensor::from_slice(values, n, &Device::Cpu);

@@ -78,7 +78,6 @@ macro_rules! arguments {
 pub(crate) use arguments;
 
 arguments! {
-    [A: Argument] Option<A>: |memory, args| if let Some(memory) = memory { memory.push_to(args) } else { args.push(&[0; 2]) };
     [A: Argument + ?Sized] &A: |value, args| (**value).push_to(args);
     [A: Argument + ?Sized] &mut A: |value, args| (**value).push_to(args);
     [] u64: |number, args| args.push(&long(*number));

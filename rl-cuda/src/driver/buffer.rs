@@ -56,6 +56,9 @@ arguments! {
     [T: Element] Buffer<T>: |memory, args| args.push(&long(memory.address));
     [T: Element] View<'_, T>: |memory, args| args.push(&long(memory.address));
     [T: Element] ViewMut<'_, T>: |memory, args| args.push(&long(memory.address));
+    // Address 0 is no memory.
+    [T: Element] Option<View<'_, T>>: |memory, args| args.push(&long(memory.as_ref().map_or(0, View::address)));
+    [T: Element] Option<&View<'_, T>>: |memory, args| args.push(&long(memory.map_or(0, View::address)));
 }
 
 /// Bytes behind each emulated buffer, which reveal writes past its end.

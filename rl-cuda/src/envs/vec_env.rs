@@ -295,8 +295,8 @@ impl CudaVecEnv {
     /// Builds the arguments `Params` and `Envs` of the kernels.
     fn args(&self) -> Args {
         let Memory { words, clock, fault } = &*self.memory;
-        let n_envs = u64::from(self.first_env) << 32 | self.n_envs as u64;
-        args![&self.params[..], [words.address(), clock.address(), fault.address(), n_envs]]
+        let number_and_first = u64::from(self.first_env) << 32 | self.n_envs as u64;
+        args![&self.params[..], [words.address(), clock.address(), fault.address(), number_and_first]]
     }
 
     /// Returns the alignment of one observation, in bytes.
