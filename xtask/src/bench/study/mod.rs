@@ -3,6 +3,7 @@
 //! `cargo xtask bench --study NAME` runs one, and writes `bench/study-NAME.md` with its picture.
 
 mod a2c;
+mod ceiling;
 mod envs;
 mod export;
 mod in_turn;
@@ -26,9 +27,10 @@ use crate::bench::study::programs::Study;
 type Measure = fn(&Study<'_>) -> Result<()>;
 
 /// All studies by name; true if they run in the peers' Python.
-const STUDIES: [(&str, bool, Measure); 14] = [
+const STUDIES: [(&str, bool, Measure); 15] = [
     ("a2c", true, a2c::measure),
     ("bits", false, export::measure_bits),
+    ("ceiling", false, ceiling::measure),
     ("envs", false, envs::measure),
     ("export", false, export::measure),
     ("inputs", true, in_turn::inputs),

@@ -56,8 +56,14 @@ impl Study<'_> {
 
     /// Returns env steps per second or updates per second of `rl bench`.
     pub(super) fn bench(&self, args: &str) -> Result<f64> {
-        let answer = last_line(self.rl().arg("bench").args(args.split_whitespace()).arg("--json"))?;
-        answer["value"].as_f64().context("value")
+        self.bench_answer(args, None)?["value"].as_f64().context("value")
+    }
+
+    /// Returns the last object that `rl bench` prints, with `RL_ISA` set to `isa`.
+    pub(super) fn bench_answer(&self, args: &str, isa: Option<&str>) -> Result<Value> {
+        let mut command = self.rl();
+        command.envs(isa.map(|isa| ("RL_ISA", isa)));
+        last_line(command.arg("bench").args(args.split_whitespace()).arg("--json"))
     }
 
     /// Runs a peer's script, which prints a JSON object.
