@@ -88,12 +88,12 @@ fn tanh<S: Set>(x: &mut [f32]) {
     }
 }
 
-/// Returns `n` and `p` with `exp(z) = 2^n (1 + p)`.
+/// Returns `n + 127` and `p` with `exp(z) = 2^n (1 + p)`.
 ///
-/// For z of at most 0; below -20 those of -20. The low 9 bits of the integer are those of `n`.
+/// For z of at most 0; below -20 those of -20. Only the low 9 bits of the integer are those of `n + 127`.
 #[inline(always)]
 fn exponential<S: Set>(z: f32) -> (u32, f32) {
-    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding and subtracting it rounds to an integer
+    const ROUND: f32 = 12_582_912.0 + 127.0; // 1.5 * 2^23: adding and subtracting it rounds to an integer
     const LN_2_A: f32 = 0.693_359_4;
     const LN_2_B: f32 = -2.121_944_4e-4;
     let z = if z < -20.0 { -20.0 } else { z };
@@ -107,10 +107,10 @@ fn exponential<S: Set>(z: f32) -> (u32, f32) {
     (shifted.to_bits(), S::multiply_add(p, r * r, r))
 }
 
-/// Returns 2^n.
+/// Returns 2^n from the low 9 bits of n + 127.
 #[inline(always)]
-fn power_of_two(n: u32) -> f32 {
-    f32::from_bits((n << 23).wrapping_add(127 << 23))
+fn power_of_two(biased: u32) -> f32 {
+    f32::from_bits(biased << 23)
 }
 
 /// Returns x above 0, else exp(x) - 1.
@@ -128,12 +128,11 @@ fn elu<S: Set>(x: f32) -> f32 {
 #[inline(always)]
 fn tangent<S: Set>(x: f32, n: u32, p: f32) -> f32 {
     let scale = power_of_two(n);
-    let e = S::multiply_add(scale, p, scale - 1.0);
-    let t = S::multiply_add(scale, p, scale);
-    // A mask instead of branches, which the compiler would turn into two divisions.
-    let far = if x.abs() > 0.55 { u32::MAX } else { 0 };
-    let select = |yes: f32, no: f32| f32::from_bits(yes.to_bits() & far | no.to_bits() & !far);
-    (select(1.0, 0.0) + select(-2.0 * t, -e) / select(1.0 + t, 2.0 + e)).copysign(x)
+    // 1 or 0 by a mask instead of branches, which the compiler would turn into two divisions.
+    let far = f32::from_bits(1.0f32.to_bits() & if x.abs() > 0.55 { u32::MAX } else { 0 });
+    let near = 1.0 - far;
+    let t_or_e = S::multiply_add(scale, p, scale - near);
+    S::multiply_add(t_or_e / (t_or_e + (1.0 + near)), near - 2.0, far).copysign(x)
 }
 
 #[cfg(test)]
