@@ -3,7 +3,6 @@
 //! `cargo xtask bench --study NAME` runs one, and writes `bench/study-NAME.md` with its picture.
 
 mod a2c;
-mod ceiling;
 mod envs;
 mod export;
 mod in_turn;
@@ -30,7 +29,7 @@ type Measure = fn(&Study<'_>) -> Result<()>;
 const STUDIES: [(&str, bool, Measure); 15] = [
     ("a2c", true, a2c::measure),
     ("bits", false, export::measure_bits),
-    ("ceiling", false, ceiling::measure),
+    ("ceiling", false, sizes::measure_ceiling),
     ("envs", false, envs::measure),
     ("export", false, export::measure),
     ("inputs", true, in_turn::inputs),
