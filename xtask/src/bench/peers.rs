@@ -94,8 +94,9 @@ const GROUPS: [Group; 8] = [
         venv: "target/peers",
         requirements: "requirements.txt",
         record: "bench/peers-continuous.md",
-        unit: "Environment steps per second of training on one Pendulum, everything included: an update of 256 transitions for each step, after\n\
-               the first 100. Hidden layers of 256-256 and 64-64 with ReLU, for actor and critics; Stable-Baselines3's default settings.",
+        unit: "Environment steps per second of training on two threads, everything included: an update of 256 transitions for each step of\n\
+               the environments, after the first 100 transitions. Hidden layers with ReLU, for actor and critics; Stable-Baselines3's default\n\
+               settings. The peers train the same model before, which compiles SBX's update; RLtools compiles itself before, and uses MKL.",
         limits: &[],
         cases: CONTINUOUS,
     },
@@ -167,24 +168,60 @@ const WORKERS: &[Comparison] = &[
 ];
 
 const CONTINUOUS: &[Comparison] = &[
-    continuous("SAC, 256-256, 2 threads", "--algo sac --set hidden=[256,256] --threads 2", "sac 256,256 2 2000"),
-    continuous("SAC, 256-256, 1 thread", "--algo sac --set hidden=[256,256] --threads 1", "sac 256,256 1 2000"),
-    continuous("SAC, 64-64, 1 thread", "--algo sac --set hidden=[64,64] --threads 1", "sac 64,64 1 2000"),
     continuous(
-        "TD3, 256-256, 2 threads",
-        "--algo td3 --set td3.learning_starts=100 --set hidden=[256,256] --threads 2",
-        "td3 256,256 2 2000",
+        "SAC, Pendulum, 256-256",
+        "pendulum --envs 1 --steps 3000 --algo sac --set hidden=[256,256] --threads 2",
+        "sac Pendulum-v1 1 256,256 2 1000",
     ),
     continuous(
-        "TD3, 256-256, 1 thread",
-        "--algo td3 --set td3.learning_starts=100 --set hidden=[256,256] --threads 1",
-        "td3 256,256 1 2000",
+        "SAC, 8 Pendulums, 256-256",
+        "pendulum --envs 8 --steps 24000 --algo sac --set sac.train_freq=8 --set hidden=[256,256] --threads 2",
+        "sac Pendulum-v1 8 256,256 2 8000",
     ),
     continuous(
-        "TD3, 64-64, 1 thread",
-        "--algo td3 --set td3.learning_starts=100 --set hidden=[64,64] --threads 1",
-        "td3 64,64 1 2000",
+        "SAC, Pendulum, 64-64",
+        "pendulum --envs 1 --steps 12000 --algo sac --set hidden=[64,64] --threads 2",
+        "sac Pendulum-v1 1 64,64 2 2000",
     ),
+    continuous(
+        "SAC, HalfCheetah, 256-256",
+        "gym:HalfCheetah-v5 --envs 1 --steps 3000 --algo sac --set hidden=[256,256] --threads 2",
+        "sac HalfCheetah-v5 1 256,256 2 1000",
+    ),
+    continuous(
+        "TD3, Pendulum, 256-256",
+        "pendulum --envs 1 --steps 3000 --algo td3 --set td3.learning_starts=100 --set hidden=[256,256] --threads 2",
+        "td3 Pendulum-v1 1 256,256 2 1000",
+    ),
+    continuous(
+        "TD3, 8 Pendulums, 256-256",
+        "pendulum --envs 8 --steps 24000 --algo td3 --set td3.learning_starts=100 --set td3.train_freq=8 --set hidden=[256,256] --threads 2",
+        "td3 Pendulum-v1 8 256,256 2 8000",
+    ),
+    continuous(
+        "TD3, Pendulum, 64-64",
+        "pendulum --envs 1 --steps 12000 --algo td3 --set td3.learning_starts=100 --set hidden=[64,64] --threads 2",
+        "td3 Pendulum-v1 1 64,64 2 2000",
+    ),
+    continuous(
+        "TD3, HalfCheetah, 256-256",
+        "gym:HalfCheetah-v5 --envs 1 --steps 3000 --algo td3 --set td3.learning_starts=100 --set hidden=[256,256] --threads 2",
+        "td3 HalfCheetah-v5 1 256,256 2 1000",
+    ),
+    Comparison {
+        what: "SAC, Pendulum, 64-64, minibatch 100, 1 thread; RLtools",
+        ours: "pendulum --envs 1 --steps 12000 --algo sac --set sac.batch_size=100 --set hidden=[64,64] --threads 1",
+        field: "continuous",
+        peer: "train_rltools.py",
+        theirs: "5000",
+    },
+    Comparison {
+        what: "the same in Gymnasium's environment; RLtools",
+        ours: "gym:Pendulum-v1 --envs 1 --steps 12000 --algo sac --set sac.batch_size=100 --set hidden=[64,64] --threads 1",
+        field: "continuous",
+        peer: "train_rltools.py",
+        theirs: "5000",
+    },
 ];
 
 const LEARNERS: &[Comparison] = &[
@@ -335,7 +372,7 @@ const fn train(what: &'static str, ours: &'static str, peer: &'static str, their
 }
 
 const fn continuous(what: &'static str, ours: &'static str, theirs: &'static str) -> Comparison {
-    Comparison { what, ours, field: "continuous", peer: "train_sb3_continuous.py", theirs }
+    Comparison { what, ours, field: "continuous", peer: "train_continuous.py", theirs }
 }
 
 /// Runs all comparisons, or those of one group, and writes the tables.
@@ -458,9 +495,9 @@ fn our_rate(command: &mut Command, root: &Path, python: &Path, case: &Comparison
             let runs = root.join("target/bench-runs");
             let _ = fs::remove_dir_all(&runs);
             command.args(TRAIN.split(' ')).arg("--run-dir").arg(&runs);
-            let env = if field == "continuous" { "pendulum --envs 1 --steps 6000 --set activation=relu" } else { "cartpole" };
-            command.args(env.split(' '));
-            if field == "continuous" { "env_steps_per_s" } else { field }
+            let is_continuous = field == "continuous";
+            command.args(if is_continuous { &["--set", "activation=relu"][..] } else { &["cartpole"] });
+            if is_continuous { "env_steps_per_s" } else { field }
         }
     };
     let output = run(command.args(case.ours.split(' ')))?;
