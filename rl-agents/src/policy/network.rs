@@ -593,7 +593,9 @@ pub(crate) struct TileScratch {
     pub(crate) states: Vec<f32>,  // (N, S), where those of the caller must stay
 }
 
-/// Minimum rows of a slice of a batch: a minibatch of 256 is as much work for each of two or four threads.
+/// Minimum rows of a slice of a batch.
+///
+/// A minibatch of 256 is as much work for each of two or four threads.
 const MIN_SLICE: usize = 64;
 /// Maximum number of slices of a batch.
 const MAX_SLICES: usize = 16;

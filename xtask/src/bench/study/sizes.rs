@@ -46,7 +46,7 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
 }
 
 /// Runs of each update.
-const UPDATES: usize = 5;
+const UPDATES: usize = 3;
 
 /// Instruction sets: a name, and `RL_ISA`.
 const SETS: [(&str, Option<&str>); 2] = [("AVX2", Some("avx2")), ("the machine's widest", None)];
