@@ -93,7 +93,8 @@ fn tanh<S: Set>(x: &mut [f32]) {
 /// For z of at most 0; below -20 those of -20. Only the low 9 bits of the integer are those of `n + 127`.
 #[inline(always)]
 fn exponential<S: Set>(z: f32) -> (u32, f32) {
-    const ROUND: f32 = 12_582_912.0 + 127.0; // 1.5 * 2^23: adding and subtracting it rounds to an integer
+    // Adding 1.5 * 2^23 rounds to an integer, in the low bits; 127 is the bias of an exponent.
+    const ROUND: f32 = 12_582_912.0 + 127.0;
     const LN_2_A: f32 = 0.693_359_4;
     const LN_2_B: f32 = -2.121_944_4e-4;
     let z = if z < -20.0 { -20.0 } else { z };
@@ -118,16 +119,16 @@ fn power_of_two(biased: u32) -> f32 {
 /// The error is less than 1 unit in the last place.
 #[inline(always)]
 fn elu<S: Set>(x: f32) -> f32 {
-    let (n, p) = exponential::<S>(if x > 0.0 { 0.0 } else { x });
-    let scale = power_of_two(n);
+    let (biased, p) = exponential::<S>(if x > 0.0 { 0.0 } else { x });
+    let scale = power_of_two(biased);
     let below = S::multiply_add(scale, p, scale - 1.0);
     if x > 0.0 { x } else { below }
 }
 
 /// Returns the hyperbolic tangent of `x` from the [`exponential`] of `-2 |x|`.
 #[inline(always)]
-fn tangent<S: Set>(x: f32, n: u32, p: f32) -> f32 {
-    let scale = power_of_two(n);
+fn tangent<S: Set>(x: f32, biased: u32, p: f32) -> f32 {
+    let scale = power_of_two(biased);
     // 1 or 0 by a mask instead of branches, which the compiler would turn into two divisions.
     let far = f32::from_bits(1.0f32.to_bits() & if x.abs() > 0.55 { u32::MAX } else { 0 });
     let near = 1.0 - far;

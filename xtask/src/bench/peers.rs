@@ -495,9 +495,13 @@ fn our_rate(command: &mut Command, root: &Path, python: &Path, case: &Comparison
             let runs = root.join("target/bench-runs");
             let _ = fs::remove_dir_all(&runs);
             command.args(TRAIN.split(' ')).arg("--run-dir").arg(&runs);
-            let is_continuous = field == "continuous";
-            command.args(if is_continuous { &["--set", "activation=relu"][..] } else { &["cartpole"] });
-            if is_continuous { "env_steps_per_s" } else { field }
+            if field == "continuous" {
+                command.args(["--set", "activation=relu"]);
+                "env_steps_per_s"
+            } else {
+                command.arg("cartpole");
+                field
+            }
         }
     };
     let output = run(command.args(case.ours.split(' ')))?;

@@ -46,12 +46,12 @@ pub(crate) fn measure(study: &Study<'_>) -> Result<()> {
 }
 
 /// Runs of each update.
-const UPDATES: usize = 3;
+const UPDATE_ROUNDS: usize = 3;
 
 /// Instruction sets: a name, and `RL_ISA`.
 const SETS: [(&str, Option<&str>); 2] = [("AVX2", Some("avx2")), ("the machine's widest", None)];
 /// Hidden layers and minibatches.
-const UPDATED: [(&[usize], usize); 7] = [
+const UPDATE_NETS: [(&[usize], usize); 7] = [
     (&[64, 64], 64),
     (&[64, 64], 512),
     (&[64, 64], 2048),
@@ -87,7 +87,7 @@ impl Update {
 /// Measures updates with both instruction sets in turn.
 pub(crate) fn measure_ceiling(study: &Study<'_>) -> Result<()> {
     let about = format!(
-        "PPO updates of two networks of CartPole (`rl bench update`); medians of {UPDATES} alternating runs, with minimum and maximum for the whole.\n\
+        "PPO updates of two networks of CartPole (`rl bench update`); medians of {UPDATE_ROUNDS} alternating runs, with minimum and maximum for the whole.\n\
          Shares of the peak of multiply-adds, which is measured in each run: of the whole update, and of the forward and the backward stage within\n\
          their own time, activations included. Then parts of the threads' time; what is left are targets, permutations, sums and norms."
     );
@@ -98,12 +98,12 @@ pub(crate) fn measure_ceiling(study: &Study<'_>) -> Result<()> {
         "\n| set | hidden layers | minibatch | threads | whole | forward | backward | {parts} |\n|{}",
         "---|".repeat(11)
     );
-    for (hidden, minibatch) in UPDATED {
+    for (hidden, minibatch) in UPDATE_NETS {
         let layers = hidden.iter().map(ToString::to_string).collect::<Vec<_>>();
         for threads in [1, 2] {
             let args = format!("update --seconds 1 --minibatch {minibatch} --hidden {} --threads {threads}", layers.join(","));
             let mut rounds = SETS.map(|_| Vec::new());
-            for _ in 0..UPDATES {
+            for _ in 0..UPDATE_ROUNDS {
                 for (rounds, (_, set)) in rounds.iter_mut().zip(SETS) {
                     rounds.push(Update::read(&study.bench_answer(&args, set)?, hidden)?);
                 }
