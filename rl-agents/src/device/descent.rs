@@ -44,7 +44,7 @@ const MAX_SEQUENCE_NODES: usize = 8_000;
 /// convolutions, which have fewer parameters than the layers after them. Gradients of large dense layers have blocks enough, and
 /// fewer rows of them are less to write and to read.
 pub(crate) fn minibatch_slices(batch_size: usize, n_params: usize, net: &Net) -> MinibatchSlices {
-    let count = slices::of_minibatch(batch_size, n_params);
+    let count = slices::of_minibatch(batch_size, n_params, net.encoder.is_some());
     MinibatchSlices::new(batch_size, count, n_params, max_partial(n_params, net))
 }
 

@@ -259,7 +259,7 @@ mod tests {
         for (space, conv) in pictured() {
             for (b, activation, hidden, shared_trunk) in cases.clone() {
                 let net = NetConfig { conv: conv.clone(), hidden, activation, shared_trunk, ..NetConfig::default() };
-                compare_nets(&space, &net, b, &supported(), 9, allowed);
+                compare_nets(&space, &net, b, &supported(), 17, allowed);
             }
         }
     }

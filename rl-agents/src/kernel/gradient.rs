@@ -80,7 +80,7 @@ impl<S: Stats> Slices<S> {
         // A slice is of whole sequences.
         let (len, count) = match samples.sequences {
             Some(Sequences { n_steps, .. }) => (n_steps, sequences::n_slices(n / n_steps, n_steps, gradient.len())),
-            None => (1, slices::of_minibatch(n, gradient.len())),
+            None => (1, slices::of_minibatch(n, gradient.len(), net.encoder.is_some())),
         };
         let range = |i: usize| i * (n / len) / count * len..(i + 1) * (n / len) / count * len;
         while self.slices.len() < count {
@@ -326,7 +326,8 @@ mod tests {
                     let samples = policy.network().samples(ObsSlice::F32(&obs), None);
                     let mut gradient = vec![f32::NAN; policy.params().len()];
                     let stats = shared.gradient(kernel, samples, n, Threads::of(&pool), &loss, &mut gradient).unwrap();
-                    let (stats, count) = (stats.copied().collect::<Vec<_>>(), slices::of_minibatch(n, policy.params().len()));
+                    let (stats, count) =
+                        (stats.copied().collect::<Vec<_>>(), slices::of_minibatch(n, policy.params().len(), false));
                     assert!((0..count).map(|i| (i + 1) * n / count - i * n / count).eq(stats));
                     gradient.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 });

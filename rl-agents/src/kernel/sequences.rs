@@ -25,7 +25,7 @@ const MIN_COLUMNS: usize = 4;
 ///
 /// `n_params` is the number of parameters of the networks.
 pub(crate) fn n_slices(columns: usize, n_steps: usize, n_params: usize) -> usize {
-    slices::of_minibatch(columns * n_steps, n_params).min(1 << (columns / MIN_COLUMNS).max(1).ilog2())
+    slices::of_minibatch(columns * n_steps, n_params, false).min(1 << (columns / MIN_COLUMNS).max(1).ilog2())
 }
 
 /// Appends the rows of a minibatch of whole columns, in the order of its samples.

@@ -11,6 +11,10 @@ pub const MIN_SLICE: usize = 4;
 ///
 /// Below, its gradient costs more than another thread gains.
 const MIN_SAMPLES: usize = 64;
+/// Minimum samples of each of two slices that pass convolutions.
+///
+/// Those are more work than their gradient.
+const MIN_PICTURES: usize = 16;
 /// Maximum number of floats in the gradients of all slices.
 ///
 /// [`FEW_SLICES`] may have more.
@@ -27,12 +31,17 @@ pub(crate) struct BatchSlice<S> {
 
 /// Number of slices of a minibatch of `n` samples.
 ///
-/// `n_params` is the number of parameters of the networks.
+/// `n_params` is the number of parameters of the networks; `convolves` is true if they have convolutions.
 /// A power of two, so that two, four or eight threads get equal work and sums over slices are whole trees. It is part of the
 /// order of summation: results depend on it.
-pub(crate) fn of_minibatch(n: usize, n_params: usize) -> usize {
+pub(crate) fn of_minibatch(n: usize, n_params: usize, convolves: bool) -> usize {
     let most = (MAX_GRADIENT_FLOATS / n_params.max(1)).clamp(FEW_SLICES, MAX_SLICES);
-    1 << (n / MIN_SAMPLES).clamp(1, most).ilog2()
+    1 << (n / least(n, convolves)).clamp(1, most).ilog2()
+}
+
+/// Minimum samples of a slice of `n`.
+pub(crate) fn least(n: usize, convolves: bool) -> usize {
+    if convolves { (n / 2).clamp(MIN_PICTURES, MIN_SAMPLES) } else { MIN_SAMPLES }
 }
 
 /// Adds numbers by a tree: neighbours, then neighbouring sums, until one is left.
@@ -57,7 +66,7 @@ mod tests {
     use super::*;
     use crate::kernel::gradient::Slices;
     use crate::kernel::samples::TILE;
-    use crate::kernel::tile::{Tile, TileLoss};
+    use crate::kernel::tile::{self, Tile, TileLoss, Workspace};
     use crate::probe::Threads;
     use crate::{ActorCritic, NetConfig};
     use rl_buffer::ObsSlice;
@@ -98,20 +107,25 @@ mod tests {
             let net = NetConfig { conv, hidden, shared_trunk, ..NetConfig::default() };
             let policy = ActorCritic::new(&space, &actions, &net, 1).unwrap();
             let (kernel, loss) = (policy.network().kernel().unwrap(), Squares { chains: policy.chains(), n_actions: 3 });
-            let gradient = |range: std::ops::Range<usize>, threads| {
-                let samples = policy.network().samples(ObsSlice::U8(&obs[range.start * d..range.end * d]), None);
+            let gradient = |n: usize, threads| {
+                let samples = policy.network().samples(ObsSlice::U8(&obs[..n * d]), None);
                 let (pool, mut gradient) = (Pool::new(threads).unwrap(), vec![f32::NAN; policy.params().len()]);
-                Slices::new().gradient(kernel, samples, range.len(), Threads::of(&pool), &loss, &mut gradient).map(drop).unwrap();
+                Slices::new().gradient(kernel, samples, n, Threads::of(&pool), &loss, &mut gradient).map(drop).unwrap();
                 gradient
             };
-            for n in [1, 97, 129, 300, 600, 1100] {
-                let count = of_minibatch(n, policy.params().len());
+            for n in [1, 31, 33, 97, 129, 300, 600, 1100] {
+                let count = of_minibatch(n, policy.params().len(), kernel.net.encoder.is_some());
                 n_slices.insert(count);
                 let slice = |i: usize| {
                     let range = i * n / count..(i + 1) * n / count;
-                    let mut sum = vec![0.0; policy.params().len()];
+                    let (samples, mut sum) =
+                        (policy.network().samples(ObsSlice::U8(&obs), None), vec![0.0; policy.params().len()]);
                     for start in range.clone().step_by(TILE) {
-                        let tile = gradient(start..(start + TILE).min(range.end), 1);
+                        let mut only = BatchSlice { range: start..(start + TILE).min(range.end), stats: () };
+                        let mut grads = vec![0.0; kernel.net.grad_len];
+                        let (mut tile, mut workspace) = (vec![0.0; sum.len()], Workspace::learning(kernel.net));
+                        tile::backward(kernel, samples, &mut only, &mut workspace, &mut grads, &loss, None);
+                        kernel.net.unpack_gradient(&grads, &mut tile);
                         sum.iter_mut().zip(tile).for_each(|(sum, x)| *sum += x);
                     }
                     sum
@@ -120,7 +134,7 @@ mod tests {
                 let bits = |x: Vec<f32>| x.into_iter().map(f32::to_bits).collect::<Vec<_>>();
                 let expected = bits(expected);
                 for threads in [1, 2, 3, 8] {
-                    assert!(bits(gradient(0..n, threads)) == expected, "{n} samples, {threads} threads, {net:?}");
+                    assert!(bits(gradient(n, threads)) == expected, "{n} samples, {threads} threads, {net:?}");
                 }
             }
         }
@@ -142,11 +156,14 @@ mod tests {
 
     #[test]
     fn a_minibatch_has_as_many_slices_as_its_samples_and_its_network_allow() {
+        let dense = |n, n_params| of_minibatch(n, n_params, false);
         // 9,155 parameters: two networks of 64-64. 3,417,603: two of 1024-1024-512-256, of which 2^24 numbers hold four.
         for (n, small, large) in [(1, 1, 1), (127, 1, 1), (128, 2, 2), (512, 8, 4), (1000, 8, 4), (1024, 16, 4), (65_536, 16, 4)]
         {
-            assert_eq!((of_minibatch(n, 9_155), of_minibatch(n, 3_417_603)), (small, large), "{n} samples");
+            assert_eq!((dense(n, 9_155), dense(n, 3_417_603)), (small, large), "{n} samples");
         }
-        assert_eq!((of_minibatch(1024, 1 << 20), of_minibatch(1024, (1 << 20) + 1), of_minibatch(256, usize::MAX)), (16, 8, 4));
+        assert_eq!((dense(1024, 1 << 20), dense(1024, (1 << 20) + 1), dense(256, usize::MAX)), (16, 8, 4));
+        let convolutions = [31, 32, 63, 127, 128, 255, 256].map(|n| of_minibatch(n, 1 << 20, true));
+        assert_eq!(convolutions, [1, 2, 2, 2, 2, 2, 4]);
     }
 }

@@ -14,7 +14,7 @@ use crate::kernel::samples::TILE;
 use crate::kernel::tile::{self, Tile};
 use crate::network::params::Layout;
 use crate::policy::exported::bounds;
-use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
+use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::policy::squashed::{SquashedGaussian, bounds_of};
 use crate::{Acted, Acting, Choice, Error, NetConfig, Policy, Scratch, Snapshot, Weights};
 
@@ -161,7 +161,7 @@ impl DeterministicPolicy {
             (of_slice, actions) = std::mem::take(&mut actions).split_at_mut(len * a);
             of_slice
         };
-        each_slice(n, pool, scratches, part, &|range, actions, scratch| {
+        self.network.each_slice(n, pool, scratches, part, &|range, actions, scratch| {
             self.each_tile(obs.rows(range.clone(), d), range.len(), scratch, &mut |samples, outputs| {
                 let m = samples.len();
                 for (s, i) in samples.enumerate() {

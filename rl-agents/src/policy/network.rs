@@ -16,6 +16,7 @@ use crate::kernel::encoder::categories::Categories;
 use crate::kernel::encoder::parts::Encoder;
 use crate::kernel::net::{Kernel, Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
+use crate::kernel::slices::{self, MAX_SLICES};
 use crate::kernel::tile::Workspace;
 use crate::network::activation::Activation;
 use crate::network::mlp::{Linear, Mlp};
@@ -475,6 +476,31 @@ impl Network {
         self.kernel.as_ref().map(Kernel::view)
     }
 
+    /// Cuts n rows into slices for the threads of `pool`.
+    ///
+    /// `part` cuts the outputs of the next rows off; `work` gets the range of a slice, its outputs and scratch memory.
+    pub(crate) fn each_slice<T: Send>(
+        &self,
+        n: usize,
+        pool: &Pool,
+        scratches: &mut Vec<Scratch>,
+        mut part: impl FnMut(usize) -> T,
+        work: &(impl Fn(Range<usize>, &mut T, &mut Scratch) -> Result<(), Error> + Sync),
+    ) -> Result<(), Error> {
+        let convolves = self.kernel.as_ref().is_some_and(|kernel| kernel.net.encoder.is_some());
+        let mut all = Vec::with_capacity(MAX_SLICES);
+        for (i, range) in pool::slices(n, MAX_SLICES, slices::least(n, convolves)).enumerate() {
+            if scratches.len() == i {
+                scratches.push(Scratch::default());
+            }
+            let len = range.len();
+            all.push((range, part(len), Ok(())));
+        }
+        let mut all: Vec<_> = all.into_iter().zip(scratches).collect();
+        pool.each(&mut all, &|((range, part, result), scratch)| *result = work(range.clone(), part, scratch));
+        all.into_iter().try_for_each(|((.., result), _)| result)
+    }
+
     /// Wraps observations as samples for the kernel.
     pub(crate) fn samples<'a>(&'a self, obs: ObsSlice<'a>, rows: Option<&'a [u32]>) -> Samples<'a> {
         Samples { obs, scale: self.scale, normalizer: self.normalizer.as_ref(), rows, sequences: None }
@@ -591,36 +617,6 @@ pub(crate) struct TileScratch {
     pub(crate) row: Vec<f32>,     // (A), of discrete actions
     pub(crate) chosen: Vec<f32>,  // (A, TILE), of continuous ones
     pub(crate) states: Vec<f32>,  // (N, S), where those of the caller must stay
-}
-
-/// Minimum rows of a slice of a batch.
-///
-/// A minibatch of 256 is as much work for each of two or four threads.
-const MIN_SLICE: usize = 64;
-/// Maximum number of slices of a batch.
-const MAX_SLICES: usize = 16;
-
-/// Cuts n rows into slices for the threads of `pool`.
-///
-/// `part` cuts the outputs of the next rows off; `work` gets the range of a slice, its outputs and scratch memory.
-pub(crate) fn each_slice<T: Send>(
-    n: usize,
-    pool: &Pool,
-    scratches: &mut Vec<Scratch>,
-    mut part: impl FnMut(usize) -> T,
-    work: &(impl Fn(Range<usize>, &mut T, &mut Scratch) -> Result<(), Error> + Sync),
-) -> Result<(), Error> {
-    let mut all = Vec::with_capacity(MAX_SLICES);
-    for (i, range) in pool::slices(n, MAX_SLICES, MIN_SLICE).enumerate() {
-        if scratches.len() == i {
-            scratches.push(Scratch::default());
-        }
-        let len = range.len();
-        all.push((range, part(len), Ok(())));
-    }
-    let mut all: Vec<_> = all.into_iter().zip(scratches).collect();
-    pool.each(&mut all, &|((range, part, result), scratch)| *result = work(range.clone(), part, scratch));
-    all.into_iter().try_for_each(|((.., result), _)| result)
 }
 
 /// Passes the outputs (n, A) of candle operations to `choose`, tile by tile.

@@ -9,7 +9,7 @@ use crate::kernel::samples::TILE;
 use crate::kernel::tile;
 use crate::network::params::Layout;
 use crate::policy::mask_rows;
-use crate::policy::network::{HeadLayers, NO_MEMORY, Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
+use crate::policy::network::{HeadLayers, NO_MEMORY, Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::{Acted, Acting, Choice, Error, LearnerKind, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
 
 /// Q(s, a) for each of A discrete actions.
@@ -244,7 +244,7 @@ impl QNetwork {
             (part, rest) = std::mem::take(&mut rest).split_at_mut(len * a);
             part
         };
-        each_slice(n, pool, scratches, part, &|range, part, scratch| {
+        self.network.each_slice(n, pool, scratches, part, &|range, part, scratch| {
             self.each_tile(obs.rows(range.clone(), d), range.len(), scratch, &mut |samples, columns| {
                 let m = samples.len();
                 for (s, row) in part[samples.start * a..samples.end * a].chunks_exact_mut(a).enumerate() {

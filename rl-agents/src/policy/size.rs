@@ -31,6 +31,8 @@ pub struct NetSize {
     pub state: u64,
     /// One sample's numbers of the memory in a block of sequences, or 0.
     pub sequence: u64,
+    /// True if samples pass convolutions in tiles.
+    pub convolves: bool,
 }
 
 impl NetSize {
@@ -43,7 +45,7 @@ impl NetSize {
             let rows = layered::height(n_samples) as u64;
             rows.saturating_mul(self.sample) + if n_samples > layered::CHUNK { self.slice } else { 0 }
         } else {
-            (slices::of_minibatch(n_samples, numbers(self.params)) as u64).saturating_mul(self.slice)
+            (slices::of_minibatch(n_samples, numbers(self.params), self.convolves) as u64).saturating_mul(self.slice)
         }
     }
 
@@ -82,7 +84,8 @@ impl NetworkShape {
                 let wide = layered::suits(&kernel);
                 let (slice, sample) = if wide { (layered::sums_len(&kernel), sample) } else { (learning, 0) };
                 let (policy, acting) = (params + bytes(packed), columns + bytes(forward));
-                NetSize { policy, acting, slice: bytes(slice), sample: bytes(sample), sequence: bytes(sequence), ..size }
+                let (slice, sample, sequence) = (bytes(slice), bytes(sample), bytes(sequence));
+                NetSize { policy, acting, slice, sample, sequence, convolves: kernel.encoder.is_some(), ..size }
             }
             LearnerKind::Reference => {
                 let outputs: usize = mlps.iter().flat_map(|(mlp, _)| mlp.layers()).map(|layer| layer.n_out).sum();

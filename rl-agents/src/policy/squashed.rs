@@ -16,7 +16,7 @@ use crate::network::params::Layout;
 use crate::network::precision::clamp;
 use crate::policy::distributions::HALF_LN_2_PI;
 use crate::policy::exported::bounds;
-use crate::policy::network::{HeadLayers, NO_MEMORY, Network, NetworkShape, TileScratch, each_reference_tile, each_slice};
+use crate::policy::network::{HeadLayers, NO_MEMORY, Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::{Acted, Acting, Choice, Error, NetConfig, Policy, Scratch, Snapshot, Weights};
 
 /// Index of the means among the heads.
@@ -245,7 +245,7 @@ impl SquashedGaussian {
             (of_log_probs, log_probs) = std::mem::take(&mut log_probs).split_at_mut(len);
             (of_slice, of_log_probs)
         };
-        each_slice(n, pool, scratches, parts, &|range, (actions, log_probs), scratch| {
+        self.network.each_slice(n, pool, scratches, parts, &|range, (actions, log_probs), scratch| {
             let noise = &noise[range.start * a..range.end * a];
             self.each_tile(obs.rows(range.clone(), d), range.len(), scratch, &mut |samples, outputs| {
                 let m = samples.len();

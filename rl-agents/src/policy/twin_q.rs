@@ -8,7 +8,7 @@ use rl_envs::{Pool, Space};
 
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{self, Tile, Workspace};
-use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch, each_slice};
+use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch};
 use crate::{Error, NetConfig, Scratch};
 
 /// Q1(s, a) and Q2(s, a), two separate networks `q1` and `q2`, or Q1 alone.
@@ -89,7 +89,7 @@ impl TwinQ {
             (of_slice, q) = std::mem::take(&mut q).split_at_mut(len);
             of_slice
         };
-        each_slice(n, pool, scratches, part, &|range, q, scratch| {
+        self.network.each_slice(n, pool, scratches, part, &|range, q, scratch| {
             let TileScratch { workspace, .. } = self.network.tile_scratch(scratch, 1);
             let Some(workspace) = workspace else { return Ok(()) };
             let samples = self.network.samples(ObsSlice::F32(&rows[range.start * d..range.end * d]), None);
@@ -129,7 +129,7 @@ impl TwinQ {
             (of_actions, d_actions) = std::mem::take(&mut d_actions).split_at_mut(len * a);
             (of_q, of_actions)
         };
-        each_slice(n, pool, scratches, part, &|range: Range<usize>, (q, d_actions), scratch| {
+        self.network.each_slice(n, pool, scratches, part, &|range: Range<usize>, (q, d_actions), scratch| {
             let workspace = scratch.get::<InputScratch>().0.get_or_insert_with(|| Workspace::of_inputs(kernel.net));
             let samples = self.network.samples(ObsSlice::F32(&rows[range.start * d..range.end * d]), None);
             let loss = |tile: &mut Tile<'_>| {
