@@ -152,7 +152,7 @@ settings! {
         pipeline: Overlap = Overlap::Sync, Kind::Choice(&["sync", "overlapped"]);
         /// Largest policy lag of pipeline = overlapped, in updates.
         max_lag: usize = 1, Kind::Int(0, 1000);
-        /// Threads that collect if pipeline = overlapped; 0: half of them.
+        /// Threads that collect if pipeline = overlapped; 0: half of them, at most n_envs.
         ///
         /// Without effect if environments block: all threads learn then.
         collect_threads: usize = 0, Kind::Int(0, 4096), resumable;
@@ -372,7 +372,7 @@ impl Config {
     /// Returns the number of threads that collect, if that overlaps with learning.
     #[must_use]
     pub(crate) fn collector_threads(&self) -> usize {
-        if self.run.collect_threads == 0 { (self.run.threads / 2).max(1) } else { self.run.collect_threads }
+        if self.run.collect_threads == 0 { (self.run.threads / 2).clamp(1, self.run.n_envs) } else { self.run.collect_threads }
     }
 
     /// Returns the number of threads that learn.

@@ -29,6 +29,14 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("crawl", Algo::DQN, include_str!("../../presets/crawl-dqn.toml")),
     ("gym:LunarLander-v3", Algo::PPO, include_str!("../../presets/lunar_lander-ppo.toml")),
     ("gym:HalfCheetah-v5", Algo::PPO, include_str!("../../presets/half_cheetah-ppo.toml")),
+    ("gym:LunarLanderContinuous-v3", Algo::SAC, include_str!("../../presets/lunar_lander-sac.toml")),
+    ("gym:LunarLanderContinuous-v3", Algo::TD3, include_str!("../../presets/lunar_lander-td3.toml")),
+    ("gym:HalfCheetah-v5", Algo::SAC, MUJOCO_SAC),
+    ("gym:HalfCheetah-v5", Algo::TD3, MUJOCO_TD3),
+    ("gym:Hopper-v5", Algo::SAC, MUJOCO_SAC),
+    ("gym:Hopper-v5", Algo::TD3, MUJOCO_TD3),
+    ("gym:Walker2d-v5", Algo::SAC, MUJOCO_SAC),
+    ("gym:Walker2d-v5", Algo::TD3, MUJOCO_TD3),
     ("gym:ALE/*", Algo::PPO, include_str!("../../presets/atari-ppo.toml")),
     ("gym:ALE/*", Algo::A2C, include_str!("../../presets/atari-a2c.toml")),
     ("gym:ALE/*", Algo::DQN, include_str!("../../presets/atari-dqn.toml")),
@@ -57,6 +65,10 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
 
 /// Preset of MinAtar's games.
 const MINATAR_PPO: &str = include_str!("../../presets/minatar-ppo.toml");
+
+/// Presets of MuJoCo's environments.
+const MUJOCO_SAC: &str = include_str!("../../presets/mujoco-sac.toml");
+const MUJOCO_TD3: &str = include_str!("../../presets/mujoco-td3.toml");
 
 /// Returns the preset of an environment and an algorithm.
 pub(super) fn preset(env: &str, algo: Algo) -> Option<&'static str> {
