@@ -39,7 +39,7 @@ pub(crate) fn of_minibatch(n: usize, n_params: usize, convolves: bool) -> usize 
     1 << (n / least(n, convolves)).clamp(1, most).ilog2()
 }
 
-/// Minimum samples of a slice of `n`.
+/// Minimum samples of a slice of `n`; with convolutions, few enough for two slices.
 pub(crate) fn least(n: usize, convolves: bool) -> usize {
     if convolves { (n / 2).clamp(MIN_PICTURES, MIN_SAMPLES) } else { MIN_SAMPLES }
 }

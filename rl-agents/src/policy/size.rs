@@ -31,8 +31,8 @@ pub struct NetSize {
     pub state: u64,
     /// One sample's numbers of the memory in a block of sequences, or 0.
     pub sequence: u64,
-    /// True if samples pass convolutions in tiles.
-    pub convolves: bool,
+    /// True if minibatches without memory pass convolutions.
+    convolves: bool,
 }
 
 impl NetSize {
@@ -85,7 +85,8 @@ impl NetworkShape {
                 let (slice, sample) = if wide { (layered::sums_len(&kernel), sample) } else { (learning, 0) };
                 let (policy, acting) = (params + bytes(packed), columns + bytes(forward));
                 let (slice, sample, sequence) = (bytes(slice), bytes(sample), bytes(sequence));
-                NetSize { policy, acting, slice, sample, sequence, convolves: kernel.encoder.is_some(), ..size }
+                let convolves = kernel.encoder.is_some() && kernel.memory.is_none();
+                NetSize { policy, acting, slice, sample, sequence, convolves, ..size }
             }
             LearnerKind::Reference => {
                 let outputs: usize = mlps.iter().flat_map(|(mlp, _)| mlp.layers()).map(|layer| layer.n_out).sum();
