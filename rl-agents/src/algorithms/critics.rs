@@ -11,6 +11,7 @@ use rl_envs::{ActionSpace, Pool, Purpose, Space, rng};
 
 use crate::agent::Divergence;
 use crate::algorithms::replayed::{follow, optimizer, step, tensors};
+use crate::device::replayed::actor_critics::Repeated;
 use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Stats, Tile, TileLoss};
 use crate::learner::optim::{Optimizer, Rule, StepCount};
@@ -180,6 +181,32 @@ impl Critics {
     /// Moves the targets by the part `tau` of their way.
     pub(crate) fn follow(&mut self, tau: f32) {
         follow(self.target.network_mut(), self.online.network().params(), tau);
+    }
+
+    /// Factor of the squared errors.
+    pub(crate) fn scale(&self) -> f32 {
+        self.scale
+    }
+
+    pub(crate) fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
+    /// Replaces the counters of steps.
+    pub(crate) fn set_steps(&mut self, steps: StepCount) {
+        self.optimizer.set_steps(steps);
+    }
+
+    /// Returns the error of an update on a device at which learning stopped.
+    ///
+    /// At the critics, or at the optimizer of their actor.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`].
+    pub(crate) fn stopped(&mut self, Repeated { batch, targets, gradient, loss }: Repeated<'_>, actor: Option<&Optimizer>, rate: f32) -> Result<(), Error> {
+        self.targets = targets;
+        let name = if actor.is_some() { "actor_loss" } else { "critic_loss" };
+        self.check_diverged(actor.unwrap_or(&self.optimizer), &gradient, name, loss, rate, batch)
     }
 
     /// Steps of the optimizer.

@@ -13,7 +13,6 @@
 //!
 //! Read `learn` first, then `loss`, then `TdHost`. `rl train cartpole --algo dqn` runs it.
 
-use std::io::{Read, Write};
 use std::sync::Arc;
 
 use candle_core::{Tensor, Var};
@@ -25,7 +24,7 @@ use crate::agent::{Divergence, NamedTensor, Observed, OnDevice, Replays, Shareab
 use crate::algorithms::replayed::{
     Experience, Learns, Priorities, ReplaySettings, follow, learn_from, optimizer, replay_settings, step, tensors,
 };
-use crate::device::dqn::{DeviceDqn, Repeated};
+use crate::device::replayed::dqn::{DeviceDqn, Repeated};
 use crate::kernel::gradient::Slices;
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{Stats, Tile, TileLoss};
@@ -357,8 +356,8 @@ impl Dqn {
             return Ok(self);
         }
         let DqnConfig { batch_size, micro_batch, replay_on_device, .. } = self.config;
-        let (replay, sizes) = (self.experience.transitions(), BatchSizes { batch_size, micro_batch });
-        self.device = Some(DeviceDqn::new(device, &self.network, replay, replay_on_device, sizes)?);
+        let sizes = BatchSizes { batch_size, micro_batch };
+        self.device = Some(DeviceDqn::new(device, &self.network, &self.experience, replay_on_device, sizes)?);
         self.load_device()?;
         Ok(self)
     }
@@ -379,9 +378,8 @@ impl Dqn {
 
     /// Waits for the device's updates, and copies the online network to act with.
     fn fetch(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
-        let (host, experience, device) = self.learners(done, pool);
-        let next = (experience.updates() % 2) as usize;
-        device.map_or(Ok(()), |device| TdDevice { host, device, slot: next }.finish())
+        let (host, _, device) = self.learners(done, pool);
+        device.map_or(Ok(()), |device| TdDevice { host, device }.finish())
     }
 }
 
@@ -389,8 +387,7 @@ impl Dqn {
 ///
 /// The text for every learner, after the fraction `done` of training.
 fn learn(learner: &mut impl TdLearner, experience: &mut Experience, done: f32) -> Result<(), Error> {
-    let rows_alone = learner.has_transitions();
-    experience.draw(done, learner.batch(experience)?, rows_alone)?;
+    learner.draw(experience, done)?;
     learner.targets(experience)?;
     learner.gradient(experience)?;
     learner.step(experience)?;
@@ -405,13 +402,8 @@ fn learn(learner: &mut impl TdLearner, experience: &mut Experience, done: f32) -
 ///
 /// A device is waited for only where its results are needed.
 trait TdLearner {
-    /// True if it has a copy of the transitions, and needs only their rows.
-    fn has_transitions(&self) -> bool {
-        false
-    }
-
-    /// Returns the memory of the next minibatch.
-    fn batch(&mut self, experience: &Experience) -> Result<&mut Batch, Error>;
+    /// Draws the next minibatch, after the fraction `done` of training.
+    fn draw(&mut self, experience: &mut Experience, done: f32) -> Result<(), Error>;
 
     /// Computes `y = r + discount Q_target(s', a')`.
     ///
@@ -441,8 +433,8 @@ struct TdHost<'a> {
 }
 
 impl TdLearner for TdHost<'_> {
-    fn batch(&mut self, _: &Experience) -> Result<&mut Batch, Error> {
-        Ok(&mut self.memory.batch)
+    fn draw(&mut self, experience: &mut Experience, done: f32) -> Result<(), Error> {
+        experience.draw(done, &mut self.memory.batch, false)
     }
 
     fn targets(&mut self, experience: &mut Experience) -> Result<(), Error> {
@@ -556,70 +548,68 @@ impl TdHost<'_> {
 struct TdDevice<'a> {
     host: TdHost<'a>,
     device: &'a mut DeviceDqn,
-    /// Memory of the minibatch, one of two.
-    slot: usize,
 }
 
 impl TdLearner for TdDevice<'_> {
-    fn has_transitions(&self) -> bool {
-        self.host.config.replay_on_device
-    }
-
-    fn batch(&mut self, experience: &Experience) -> Result<&mut Batch, Error> {
-        self.check(self.slot)?;
+    fn draw(&mut self, experience: &mut Experience, done: f32) -> Result<(), Error> {
+        let diverged = self.device.minibatches.turn()?;
+        self.check(diverged)?;
         probe::report(experience.probe.as_ref(), Stage::Waiting);
         let TdHost { sums, config, optimizer, learning_rate, .. } = &mut self.host;
         if sums.n == 0.0 {
             self.device.begin(*learning_rate, config.max_grad_norm, optimizer.rule())?;
         }
         sums.n += 1.0;
-        Ok(self.device.batch(self.slot))
+        self.device.minibatches.draw(experience, done)
     }
 
-    fn targets(&mut self, experience: &mut Experience) -> Result<(), Error> {
-        self.device.targets(self.slot, self.host.config.double, experience.transitions())
+    fn targets(&mut self, _: &mut Experience) -> Result<(), Error> {
+        self.device.targets(self.host.config.double)
     }
 
     fn gradient(&mut self, _: &Experience) -> Result<(), Error> {
-        self.device.gradient(self.slot)
+        self.device.gradient()
     }
 
     fn step(&mut self, experience: &Experience) -> Result<(), Error> {
-        self.device.step(self.slot)?;
+        self.device.step()?;
         probe::report(experience.probe.as_ref(), Stage::Waiting);
         Ok(())
     }
 
     fn errors(&mut self, experience: &Experience) -> Result<(&Batch, &mut [f32]), Error> {
-        self.check(self.slot)?;
+        let diverged = self.device.minibatches.wait()?;
+        self.check(diverged)?;
         probe::report(experience.probe.as_ref(), Stage::Waiting);
-        let errors = &mut self.host.memory.errors;
-        errors.clear();
-        errors.extend(self.device.errors(self.slot)?);
-        Ok((self.device.batch(self.slot), errors))
+        let (batch, errors) = self.device.minibatches.errors()?;
+        let here = &mut self.host.memory.errors;
+        here.clear();
+        here.extend(errors);
+        Ok((batch, here))
     }
 }
 
 impl TdDevice<'_> {
-    /// Waits for the update with a slot's minibatch, if there was one.
+    /// Returns an error if learning stopped at the current minibatch.
     ///
     /// # Errors
     /// [`Error::Diverged`], or [`Error::Device`].
-    fn check(&mut self, slot: usize) -> Result<(), Error> {
-        if !self.device.has_diverged(slot)? {
+    fn check(&mut self, diverged: Option<usize>) -> Result<(), Error> {
+        if diverged.is_none() {
             return Ok(());
         }
         self.fetch()?;
-        let Self { host, device, .. } = self;
-        let Repeated { batch, targets, gradient, loss, q_mean } = device.repeat(slot, host.config.double)?;
+        let Self { host, device } = self;
+        let Repeated { batch, targets, gradient, loss, q_mean } = device.repeat(host.config.double)?;
         let minibatch = tensors(batch, &targets, |obs| Ok(host.network.network().features(obs)?))?;
         Err(host.diverged(&gradient, [loss, q_mean], minibatch))
     }
 
     /// Waits for all updates, and copies the online network to act with.
     fn finish(mut self) -> Result<(), Error> {
-        for slot in [self.slot, 1 - self.slot] {
-            self.check(slot)?;
+        for _ in 0..2 {
+            let diverged = self.device.minibatches.turn()?;
+            self.check(diverged)?;
         }
         if self.host.sums.n > 0.0 {
             let totals = self.fetch()?;
@@ -648,10 +638,7 @@ impl Learns for Dqn {
         let (mut host, experience, device) = self.learners(done, pool);
         match device {
             None => learn(&mut host, experience, done),
-            Some(device) => {
-                let slot = (experience.updates() % 2) as usize;
-                learn(&mut TdDevice { host, device, slot }, experience, done)
-            }
+            Some(device) => learn(&mut TdDevice { host, device }, experience, done),
         }
     }
 
@@ -725,12 +712,11 @@ impl Agent for Dqn {
         self.network.network_mut().set_params(&snapshot.params, snapshot.counters.version)?;
         self.target.network_mut().set_params(target, 0)?;
         self.experience.load(&snapshot.counters);
-        self.device.iter_mut().for_each(DeviceDqn::clear_replay);
         self.load_device()
     }
 
     fn replay(&mut self) -> Option<&mut dyn Replays> {
-        Some(self)
+        Some(&mut self.experience)
     }
 
     fn device(&mut self) -> Option<&mut dyn OnDevice> {
@@ -753,25 +739,6 @@ impl Shareable for Dqn {
     }
 }
 
-impl Replays for Dqn {
-    fn discontinue(&mut self) {
-        self.experience.discontinue();
-    }
-
-    fn is_saved(&self) -> bool {
-        self.experience.is_saved()
-    }
-
-    fn save_replay(&self, out: &mut dyn Write) -> Result<(), Error> {
-        self.experience.save_replay(out)
-    }
-
-    fn load_replay(&mut self, snapshot: &Snapshot, input: &mut dyn Read) -> Result<(), Error> {
-        self.device.iter_mut().for_each(DeviceDqn::clear_replay);
-        self.experience.load_replay(snapshot, input)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -787,13 +754,13 @@ mod tests {
             let config = || DqnConfig { buffer_size: 64, prioritized, save_replay: true, ..DqnConfig::default() };
             let saved = agent(LearnerKind::Fused, config());
             let mut bytes = Vec::new();
-            saved.save_replay(&mut bytes).unwrap();
+            saved.experience.save_replay(&mut bytes).unwrap();
             let snapshot = saved.save().unwrap();
             let mut loaded = agent(LearnerKind::Fused, config());
-            loaded.load_replay(&snapshot, &mut &bytes[..]).unwrap();
+            loaded.experience.load_replay(&snapshot, &mut &bytes[..]).unwrap();
             // Rows follow 14 numbers of 8 bytes; Snake's observations are bytes, so that a row of words begins with its action.
             bytes[14 * 8..][..4].copy_from_slice(&4u32.to_le_bytes());
-            let error = loaded.load_replay(&snapshot, &mut &bytes[..]).unwrap_err();
+            let error = loaded.experience.load_replay(&snapshot, &mut &bytes[..]).unwrap_err();
             assert!(error.to_string().contains("holds action 4; there are 4 actions"), "{error}");
         }
     }

@@ -141,6 +141,8 @@ pub(crate) struct Experience {
     n_discrete: Option<usize>,
     pub(crate) probe: Option<Probe>,
     watch: Option<Watch>,
+    /// Number of times that all transitions were replaced.
+    generation: u64,
 }
 
 /// An algorithm that learns from [`Experience`].
@@ -243,6 +245,7 @@ impl Experience {
             n_discrete: actions.n_discrete().map(|n| n as usize),
             probe: None,
             watch: None,
+            generation: 0,
         };
         Ok((experience, Batch::new(&shape, settings.batch_size)?))
     }
@@ -253,6 +256,11 @@ impl Experience {
             Replay::Uniform(replay) => replay,
             Replay::Prioritized(replay) => replay.replay(),
         }
+    }
+
+    /// Returns the number of times that all transitions were replaced.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Returns the number of minibatches drawn.
@@ -353,7 +361,8 @@ impl Experience {
     }
 
     /// Removes all transitions.
-    pub(crate) fn clear(&mut self) {
+    fn clear(&mut self) {
+        self.generation += 1;
         with!(&mut self.replay, |replay| replay.clear());
     }
 
@@ -487,6 +496,7 @@ impl Replays for Experience {
 
     /// Refuses discrete actions that do not exist, too.
     fn load_replay(&mut self, snapshot: &Snapshot, mut input: &mut dyn Read) -> Result<(), Error> {
+        self.generation += 1;
         with!(&mut self.replay, |replay| replay.restore(&mut input)?);
         let max = self.transitions().max_action();
         if let Some(n) = self.n_discrete.filter(|&n| max as usize >= n) {

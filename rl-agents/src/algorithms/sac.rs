@@ -16,9 +16,11 @@ use candle_core::{Tensor, Var};
 use rl_buffer::{Batch, Rollout};
 use rl_envs::{ActionSpace, Pool, Space, math};
 
-use crate::agent::{Observed, Replays, Shareable};
+use crate::agent::{Observed, OnDevice, Replays, Shareable};
 use crate::algorithms::critics::{CriticSettings, Critics, array, counts, draw_noise, moments, parts};
 use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, learn_from, optimizer, replay_settings, step};
+use crate::device::replayed::actor_critics::at_critics;
+use crate::device::replayed::sac::DeviceSac;
 use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Tile, TileLoss};
 use crate::learner::descent::StepSums;
@@ -68,6 +70,11 @@ crate::settings! {
         /// A resumed run then equals an uninterrupted one bit for bit. Without it the memory is refilled before learning
         /// continues.
         save_replay: bool = false, Kind::Bool;
+        /// Keeps a copy of the replay memory on the device that learns.
+        ///
+        /// Minibatches are then gathered there. Otherwise the CPU gathers minibatches, and each is copied to the device.
+        #[serde(default)]
+        replay_on_device: bool = false, Kind::Bool, resumable;
     }
 }
 
@@ -106,6 +113,10 @@ pub struct Sac {
     memory: SacMemory,
     /// Sums over the updates after a rollout.
     sums: SacSums,
+    /// The device that learns, if any.
+    ///
+    /// The policy here is a copy of its own; critics, moments and temperature lag behind.
+    device: Option<DeviceSac>,
 }
 
 #[derive(Clone)]
@@ -126,6 +137,8 @@ struct SacMemory {
     of_actor: Vec<f32>,
     scratches: Vec<Scratch>,
     slices: Slices<()>,
+    /// Weight of the entropy in this update.
+    alpha: f32,
 }
 
 /// Sums over updates.
@@ -136,7 +149,8 @@ struct SacSums {
     critics: f32,
     alpha: f32,
     alpha_loss: f32,
-    steps: StepSums,
+    of_actor: StepSums,
+    of_critics: StepSums,
 }
 
 /// `mean alpha log_prob - min Q` of actions that the policy draws.
@@ -220,6 +234,7 @@ impl Sac {
             of_actor: numbers(policy.params().len()),
             scratches: Vec::new(),
             slices: Slices::new(),
+            alpha: f32::NAN,
         };
         let optimizers = Optimizers { actor: optimizer(rule, policy.network()), alpha: Optimizer::new(rule, 1) };
         let log_alpha = match config.ent_coef {
@@ -242,6 +257,7 @@ impl Sac {
             experience,
             memory,
             sums: SacSums::default(),
+            device: None,
         })
     }
 
@@ -253,49 +269,118 @@ impl Sac {
         }
     }
 
+    /// Learns on `device`.
+    ///
+    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. Transitions are kept in the host's memory,
+    /// and the policy to act with is a copy there.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Buffer`] and [`Error::Device`], for
+    /// instance without memory.
+    pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
+        let Self { policy, critics, config, target_entropy, seed, experience, .. } = &self;
+        let learnt = (config.ent_coef == OrAuto::Auto).then_some(*target_entropy);
+        let device = DeviceSac::new(device, policy, critics, experience, config.replay_on_device, *seed, learnt)?;
+        self.device = Some(device);
+        self.load_device()?;
+        Ok(self)
+    }
+
+    /// Copies the state to the device, if one learns.
+    fn load_device(&mut self) -> Result<(), Error> {
+        let alphas = [self.alpha(), self.log_alpha[0]];
+        let Self { device, policy, critics, optimizers, .. } = self;
+        let optimizers = [&optimizers.actor, &optimizers.alpha];
+        device.as_mut().map_or(Ok(()), |device| device.load(policy, critics, optimizers, alphas))
+    }
+
+    /// Draws the next minibatch, after the fraction `done` of training.
+    fn draw(&mut self, done: f32, rate: f32) -> Result<(), Error> {
+        self.sums.n += 1.0;
+        self.memory.alpha = self.alpha();
+        self.turn(rate)?;
+        let Self { experience, memory, device, sums, .. } = self;
+        let Some(device) = device else { return experience.draw(done, &mut memory.batch, false) };
+        probe::report(experience.probe.as_ref(), Stage::Waiting);
+        if sums.n == 1.0 {
+            device.begin(rate, SacConfig::RULE)?;
+        }
+        device.both.minibatches.draw(experience, done)
+    }
+
     /// Computes `y = r + discount (min Q_target(s', a') - alpha log_prob(a'))`.
     ///
     /// The policy draws a'.
-    fn set_targets(&mut self, update: u64, alpha: f32, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, critics, seed, memory, .. } = self;
-        let SacMemory { batch, noise, next_actions, next_log_probs, scratches, .. } = memory;
+    fn set_targets(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
+        let Self { policy, critics, seed, experience, memory, device, .. } = self;
+        if let Some(device) = device {
+            return device.set_targets();
+        }
+        experience.report(UpdateEvent::TargetsBegin);
+        let SacMemory { batch, noise, next_actions, next_log_probs, scratches, alpha, .. } = memory;
         let batch = batch.columns();
         draw_noise(*seed, update, 1 + critics.q.len() as u32, policy.n_actions(), noise);
         policy.sample(batch.next_obs, noise, pool, scratches, next_actions, next_log_probs)?;
         critics.value_by_target(batch.next_obs, next_actions, pool)?;
         for (i, (target, q)) in critics.targets.iter_mut().zip(&critics.q).enumerate() {
-            *target = batch.rewards[i] + batch.discounts[i] * (q - alpha * next_log_probs[i]);
+            *target = batch.rewards[i] + batch.discounts[i] * (q - *alpha * next_log_probs[i]);
         }
+        experience.report(UpdateEvent::TargetsEnd);
         Ok(())
     }
 
     /// Draws actions of the minibatch's observations.
     fn set_actions(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, seed, memory, .. } = self;
+        let Self { policy, seed, experience, memory, device, .. } = self;
+        if let Some(device) = device {
+            return device.set_actions();
+        }
         let SacMemory { batch, noise, actions, log_probs, scratches, .. } = memory;
         draw_noise(*seed, update, 1, policy.n_actions(), noise);
-        policy.sample(batch.columns().obs, noise, pool, scratches, actions, log_probs)
+        policy.sample(batch.columns().obs, noise, pool, scratches, actions, log_probs)?;
+        probe::report(experience.probe.as_ref(), Stage::Targets);
+        Ok(())
     }
 
-    /// Takes a step of a learnt temperature; returns its loss.
-    fn learn_alpha(&mut self, rate: f32) -> f32 {
-        let Self { log_alpha, optimizers, target_entropy, memory, .. } = self;
+    /// Takes a step of a learnt temperature.
+    fn learn_alpha(&mut self, rate: f32) -> Result<(), Error> {
+        let Self { log_alpha, optimizers, target_entropy, memory, sums, device, .. } = self;
+        sums.alpha += memory.alpha;
+        if let Some(device) = device {
+            return device.step_temperature();
+        }
         if self.config.ent_coef != OrAuto::Auto {
-            return 0.0;
+            return Ok(());
         }
         let sum: f64 = memory.log_probs.iter().map(|&log_prob| f64::from(log_prob)).sum();
         let excess = (sum / memory.log_probs.len() as f64) as f32 + *target_entropy;
-        let loss = -log_alpha[0] * excess;
+        sums.alpha_loss += -log_alpha[0] * excess;
         optimizers.alpha.step(log_alpha, &[-excess], rate, f32::MAX);
-        loss
+        Ok(())
     }
 
-    /// Takes a step of the actor; returns its loss.
-    fn learn_actor(&mut self, rate: f32, alpha: f32, pool: &Pool) -> Result<f32, Error> {
-        let Self { policy, critics, optimizers, experience, memory, .. } = self;
+    /// Takes a step of the critics.
+    fn learn_critics(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
+        let Self { policy, critics, experience, memory, sums, device, .. } = self;
+        if let Some(device) = device {
+            return device.both.step_critics();
+        }
         let threads = Threads { pool, probe: experience.probe.as_ref() };
-        let SacMemory { batch, noise, actions, d_actions, log_probs, of_actor, slices, .. } = memory;
-        let (obs, n) = (batch.columns().obs, critics.q.len());
+        let (loss, norm) = critics.learn(&memory.batch, |j, action| policy.squashed(j, action), rate, threads)?;
+        sums.critics += loss;
+        sums.of_critics.push(norm);
+        Ok(())
+    }
+
+    /// Takes a step of the actor.
+    fn learn_actor(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
+        let Self { policy, critics, optimizers, experience, memory, sums, device, .. } = self;
+        if let Some(device) = device {
+            return device.step_actor();
+        }
+        let threads = Threads { pool, probe: experience.probe.as_ref() };
+        let SacMemory { batch, noise, actions, d_actions, log_probs, of_actor, slices, alpha, .. } = memory;
+        let (obs, n, alpha) = (batch.columns().obs, critics.q.len(), *alpha);
         let loss = if let Some(kernel) = policy.network().kernel() {
             critics.value(Value::Least, obs, actions, pool, d_actions)?;
             probe::report(threads.probe, Stage::Backward);
@@ -311,11 +396,73 @@ impl Sac {
             *of_actor = optimizers.actor.gradient(&params, &loss)?;
             loss.to_scalar::<f32>()?
         };
-        let norm = step(&mut optimizers.actor, loss, policy.network_mut(), of_actor, rate, f32::MAX, threads);
-        self.sums.steps.push(norm);
+        sums.actor += loss;
+        sums.of_actor.push(step(&mut optimizers.actor, loss, policy.network_mut(), of_actor, rate, f32::MAX, threads));
         let SacMemory { batch, of_actor, .. } = &self.memory;
-        self.critics.check_diverged(&self.optimizers.actor, of_actor, "actor_loss", loss, rate, batch)?;
-        Ok(loss)
+        self.critics.check_diverged(&self.optimizers.actor, of_actor, "actor_loss", loss, rate, batch)
+    }
+
+    /// Moves the targets of the critics.
+    fn follow(&mut self) -> Result<(), Error> {
+        if let Some(device) = &mut self.device {
+            return device.both.follow(self.config.tau);
+        }
+        self.critics.follow(self.config.tau);
+        probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
+        Ok(())
+    }
+
+    /// Ends the update, with priorities by its errors.
+    fn end(&mut self, rate: f32) -> Result<(), Error> {
+        let Self { critics, experience, memory, device, .. } = self;
+        let Some(device) = device else { return experience.prioritize(&memory.batch, &mut critics.errors) };
+        device.both.end()?;
+        probe::report(experience.probe.as_ref(), Stage::Waiting);
+        if !experience.is_prioritized() {
+            return Ok(());
+        }
+        let stopped = device.both.minibatches.wait()?;
+        self.check_device(stopped, rate)?;
+        let Self { critics, experience, device: Some(device), .. } = self else { return Ok(()) };
+        let (batch, errors) = device.both.minibatches.errors()?;
+        critics.errors.clear();
+        critics.errors.extend(errors);
+        experience.prioritize(batch, &mut critics.errors)
+    }
+
+    /// Goes on to the device's other minibatch, and waits for the update with its last one.
+    fn turn(&mut self, rate: f32) -> Result<(), Error> {
+        let stopped = self.device.as_mut().map_or(Ok(None), |device| device.both.minibatches.turn())?;
+        self.check_device(stopped, rate)
+    }
+
+    /// Returns an error if the device's learning stopped at the current minibatch.
+    fn check_device(&mut self, stopped: Option<usize>, rate: f32) -> Result<(), Error> {
+        let Some(stopped) = stopped else { return Ok(()) };
+        self.fetch()?;
+        let Self { critics, optimizers, device: Some(device), .. } = self else { return Ok(()) };
+        let actor = (!at_critics(stopped)).then_some(&optimizers.actor);
+        critics.stopped(device.repeat(stopped)?, actor, rate)
+    }
+
+    /// Waits for the device's updates, and copies the policy to act with, and sums.
+    fn fetch(&mut self) -> Result<(), Error> {
+        let Self { policy, critics, optimizers, sums, device: Some(device), .. } = self else { return Ok(()) };
+        let learnt = device.both.fetch(policy.network_mut(), &mut optimizers.actor, critics)?;
+        let (n, actor, of_critics) = (learnt.critics.minibatches, learnt.actor.policy, learnt.critics.policy);
+        *sums = SacSums { n, actor, critics: of_critics, of_critics: learnt.steps(), ..*sums };
+        if let Some((totals, taken)) = device.temperature()? {
+            (sums.alpha, sums.alpha_loss) = (totals.value, totals.policy);
+            optimizers.alpha.set_steps(StepCount { taken, skipped: 0 });
+        }
+        Ok(())
+    }
+
+    /// Waits for the device, if one learnt from the rollout.
+    fn finish(&mut self, rate: f32) -> Result<(), Error> {
+        self.turn(rate)?;
+        self.turn(rate)?;
+        if self.sums.n > 0.0 { self.fetch() } else { Ok(()) }
     }
 }
 
@@ -326,31 +473,17 @@ impl Learns for Sac {
 
     /// Does one update: draws a minibatch, and takes a step of each optimizer.
     fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
-        let (update, alpha) = (self.experience.updates(), self.alpha());
-        self.experience.draw(done, &mut self.memory.batch, false)?;
-        self.experience.report(UpdateEvent::TargetsBegin);
-        self.set_targets(update, alpha, pool)?;
-        self.experience.report(UpdateEvent::TargetsEnd);
+        let (update, rate) = (self.experience.updates(), self.config.learning_rate.at(1.0 - done));
+        self.draw(done, rate)?;
+        self.set_targets(update, pool)?;
         self.set_actions(update, pool)?;
-        probe::report(self.experience.probe.as_ref(), Stage::Targets);
-        let rate = self.config.learning_rate.at(1.0 - done);
-        let alpha_loss = self.learn_alpha(rate);
-        let threads = Threads { pool, probe: self.experience.probe.as_ref() };
-        let squashed = |j, action| self.policy.squashed(j, action);
-        let (critic_loss, norm) = self.critics.learn(&self.memory.batch, squashed, rate, threads)?;
-        self.sums.steps.push(norm);
-        let actor_loss = self.learn_actor(rate, alpha, pool)?;
-        self.experience.prioritize(&self.memory.batch, &mut self.critics.errors)?;
-        self.sums.n += 1.0;
-        self.sums.actor += actor_loss;
-        self.sums.critics += critic_loss;
-        self.sums.alpha += alpha;
-        self.sums.alpha_loss += alpha_loss;
+        self.learn_alpha(rate)?;
+        self.learn_critics(rate, pool)?;
+        self.learn_actor(rate, pool)?;
         if self.experience.updates().is_multiple_of(self.config.target_update_interval) {
-            self.critics.follow(self.config.tau);
-            probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
+            self.follow()?;
         }
-        Ok(())
+        self.end(rate)
     }
 }
 
@@ -366,7 +499,8 @@ impl Agent for Sac {
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         self.sums = SacSums::default();
         learn_from(self, rollout, 1.0 - remaining, pool)?;
-        let SacSums { n, actor, critics, alpha, alpha_loss, steps } = self.sums;
+        self.finish(self.config.learning_rate.at(remaining))?;
+        let SacSums { n, actor, critics, alpha, alpha_loss, of_actor, of_critics } = self.sums;
         let mut metrics = Metrics::default();
         metrics.push("train/actor_loss", actor / n);
         metrics.push("train/critic_loss", critics / n);
@@ -374,7 +508,7 @@ impl Agent for Sac {
         if self.config.ent_coef == OrAuto::Auto {
             metrics.push("train/ent_coef_loss", alpha_loss / n);
         }
-        steps.report(&mut metrics);
+        of_critics.and(of_actor).report(&mut metrics);
         metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
         metrics.push("train/n_updates", self.critics.steps().taken as f32);
         Ok(metrics)
@@ -386,6 +520,9 @@ impl Agent for Sac {
         moments.extend(self.critics.arrays());
         let vectors = [&self.log_alpha[..]].into_iter().chain(alpha.vectors());
         moments.extend(ALPHA.into_iter().zip(vectors).map(|(name, values)| (name.into(), values.to_vec())));
+        if let Some(device) = &self.device {
+            moments.iter_mut().zip(device.arrays()?).for_each(|((_, here), there)| *here = there);
+        }
         let steps = [self.critics.steps(), alpha.steps()].map(|steps| [steps.taken, steps.skipped]);
         moments.push((STEPS.into(), parts(steps.as_flattened())));
         let policy = Snapshot::from(self.policy.weights());
@@ -410,7 +547,11 @@ impl Agent for Sac {
         self.log_alpha.copy_from_slice(log_alpha);
         self.optimizers = optimizers;
         self.experience.load(&snapshot.counters);
-        Ok(())
+        self.load_device()
+    }
+
+    fn device(&mut self) -> Option<&mut dyn OnDevice> {
+        self.device.as_mut().map(|device| &mut device.both as &mut dyn OnDevice)
     }
 
     fn replay(&mut self) -> Option<&mut dyn Replays> {
@@ -428,6 +569,7 @@ impl Agent for Sac {
 
 impl Shareable for Sac {
     fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.device.iter_mut().for_each(|device| device.both.share(ranks.clone()));
         self.memory.slices.share(ranks.clone());
         self.critics.share(ranks);
     }

@@ -16,11 +16,13 @@ use candle_core::{Tensor, Var};
 use rl_buffer::{Batch, Rollout};
 use rl_envs::{ActionSpace, Pool, Space};
 
-use crate::agent::{Observed, Replays, Shareable};
+use crate::agent::{Observed, OnDevice, Replays, Shareable};
 use crate::algorithms::critics::{CriticSettings, Critics, array, counts, draw_noise, moments, parts};
 use crate::algorithms::replayed::{
     Experience, Learns, Priorities, ReplaySettings, follow, learn_from, optimizer, replay_settings, step,
 };
+use crate::device::replayed::actor_critics::at_critics;
+use crate::device::replayed::td3::DeviceTd3;
 use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Tile, TileLoss};
 use crate::learner::descent::StepSums;
@@ -76,6 +78,11 @@ crate::settings! {
         /// A resumed run then equals an uninterrupted one bit for bit. Without it the memory is refilled before learning
         /// continues.
         save_replay: bool = false, Kind::Bool;
+        /// Keeps a copy of the replay memory on the device that learns.
+        ///
+        /// Minibatches are then gathered there. Otherwise the CPU gathers minibatches, and each is copied to the device.
+        #[serde(default)]
+        replay_on_device: bool = false, Kind::Bool, resumable;
     }
 }
 
@@ -114,6 +121,10 @@ pub struct Td3 {
     sums: Td3Sums,
     /// Loss of the latest step of the actor.
     actor_loss: f32,
+    /// The device that learns, if any.
+    ///
+    /// The policy here is a copy of its own; its target, critics and moments lag behind.
+    device: Option<DeviceTd3>,
 }
 
 /// Reusable memory of updates of B samples.
@@ -134,7 +145,8 @@ struct Td3Sums {
     n_actor: f32,
     actor: f32,
     critics: f32,
-    steps: StepSums,
+    of_actor: StepSums,
+    of_critics: StepSums,
 }
 
 /// `-mean Q1` of the policy's actions.
@@ -221,14 +233,55 @@ impl Td3 {
             memory,
             sums: Td3Sums::default(),
             actor_loss: f32::NAN,
+            device: None,
         })
+    }
+
+    /// Learns on `device`.
+    ///
+    /// The parameters are the same as on a CPU with fused multiply-add, bit for bit. Transitions are kept in the host's memory,
+    /// and the policy to act with is a copy there.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Buffer`] and [`Error::Device`], for
+    /// instance without memory.
+    pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
+        let Self { policy, critics, config, seed, experience, .. } = &self;
+        let noise = [config.target_policy_noise, config.target_noise_clip];
+        let device = DeviceTd3::new(device, policy, critics, experience, config.replay_on_device, *seed, noise)?;
+        self.device = Some(device);
+        self.load_device()?;
+        Ok(self)
+    }
+
+    /// Copies the state to the device, if one learns.
+    fn load_device(&mut self) -> Result<(), Error> {
+        let Self { device, policy, policy_target, critics, optimizer, .. } = self;
+        device.as_mut().map_or(Ok(()), |device| device.load([policy, policy_target], critics, optimizer))
+    }
+
+    /// Draws the next minibatch, after the fraction `done` of training.
+    fn draw(&mut self, done: f32, rate: f32) -> Result<(), Error> {
+        self.sums.n += 1.0;
+        self.turn(rate)?;
+        let Self { experience, memory, device, sums, .. } = self;
+        let Some(device) = device else { return experience.draw(done, &mut memory.batch, false) };
+        probe::report(experience.probe.as_ref(), Stage::Waiting);
+        if sums.n == 1.0 {
+            device.both.begin(rate, Td3Config::RULE)?;
+        }
+        device.both.minibatches.draw(experience, done)
     }
 
     /// Computes `y = r + discount min Q_target(s', a')`.
     ///
     /// a' is the target policy's, with clipped noise.
     fn set_targets(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
-        let Self { policy_target, critics, config, seed, memory, .. } = self;
+        let Self { policy_target, critics, config, seed, experience, memory, device, .. } = self;
+        if let Some(device) = device {
+            return device.set_targets();
+        }
+        experience.report(UpdateEvent::TargetsBegin);
         let Td3Memory { batch, noise, actions, scratches, .. } = memory;
         let batch = batch.columns();
         policy_target.choose(batch.next_obs, pool, scratches, actions)?;
@@ -241,12 +294,30 @@ impl Td3 {
         for (i, (target, q)) in critics.targets.iter_mut().zip(&critics.q).enumerate() {
             *target = batch.rewards[i] + batch.discounts[i] * q;
         }
+        experience.report(UpdateEvent::TargetsEnd);
+        probe::report(experience.probe.as_ref(), Stage::Targets);
         Ok(())
     }
 
-    /// Takes a step of the actor; returns its loss.
-    fn learn_actor(&mut self, rate: f32, pool: &Pool) -> Result<f32, Error> {
-        let Self { policy, critics, optimizer, experience, memory, .. } = self;
+    /// Takes a step of the critics.
+    fn learn_critics(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
+        let Self { policy, critics, experience, memory, sums, device, .. } = self;
+        if let Some(device) = device {
+            return device.both.step_critics();
+        }
+        let threads = Threads { pool, probe: experience.probe.as_ref() };
+        let (loss, norm) = critics.learn(&memory.batch, |j, action| policy.squashed(j, action), rate, threads)?;
+        sums.critics += loss;
+        sums.of_critics.push(norm);
+        Ok(())
+    }
+
+    /// Takes a step of the actor.
+    fn learn_actor(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
+        let Self { policy, critics, optimizer, experience, memory, sums, device, .. } = self;
+        if let Some(device) = device {
+            return device.step_actor();
+        }
         let threads = Threads { pool, probe: experience.probe.as_ref() };
         let Td3Memory { batch, actions, d_actions, of_actor, scratches, slices, .. } = memory;
         let (obs, n) = (batch.columns().obs, critics.q.len());
@@ -264,11 +335,83 @@ impl Td3 {
             *of_actor = optimizer.gradient(&params, &loss)?;
             loss.to_scalar::<f32>()?
         };
-        let norm = step(optimizer, loss, policy.network_mut(), of_actor, rate, f32::MAX, threads);
-        self.sums.steps.push(norm);
+        self.actor_loss = loss;
+        sums.n_actor += 1.0;
+        sums.actor += loss;
+        sums.of_actor.push(step(optimizer, loss, policy.network_mut(), of_actor, rate, f32::MAX, threads));
         let Td3Memory { batch, of_actor, .. } = &self.memory;
-        self.critics.check_diverged(&self.optimizer, of_actor, "actor_loss", loss, rate, batch)?;
-        Ok(loss)
+        self.critics.check_diverged(&self.optimizer, of_actor, "actor_loss", loss, rate, batch)
+    }
+
+    /// Moves the targets of the actor and the critics.
+    fn follow(&mut self) -> Result<(), Error> {
+        let Self { policy, policy_target, critics, config, experience, device, .. } = self;
+        if let Some(device) = device {
+            return device.follow(config.tau);
+        }
+        follow(policy_target.network_mut(), policy.network().params(), config.tau);
+        critics.follow(config.tau);
+        probe::report(experience.probe.as_ref(), Stage::Optimizer);
+        Ok(())
+    }
+
+    /// Ends the update, with priorities by its errors.
+    fn end(&mut self, rate: f32) -> Result<(), Error> {
+        let Self { critics, experience, memory, device, .. } = self;
+        let Some(device) = device else { return experience.prioritize(&memory.batch, &mut critics.errors) };
+        device.both.end()?;
+        probe::report(experience.probe.as_ref(), Stage::Waiting);
+        if !experience.is_prioritized() {
+            return Ok(());
+        }
+        let stopped = device.both.minibatches.wait()?;
+        self.check_device(stopped, rate)?;
+        let Self { critics, experience, device: Some(device), .. } = self else { return Ok(()) };
+        let (batch, errors) = device.both.minibatches.errors()?;
+        critics.errors.clear();
+        critics.errors.extend(errors);
+        experience.prioritize(batch, &mut critics.errors)
+    }
+
+    /// Goes on to the device's other minibatch, and waits for the update with its last one.
+    fn turn(&mut self, rate: f32) -> Result<(), Error> {
+        let stopped = self.device.as_mut().map_or(Ok(None), |device| device.both.minibatches.turn())?;
+        self.check_device(stopped, rate)
+    }
+
+    /// Returns an error if the device's learning stopped at the current minibatch.
+    fn check_device(&mut self, stopped: Option<usize>, rate: f32) -> Result<(), Error> {
+        let Some(stopped) = stopped else { return Ok(()) };
+        self.fetch()?;
+        let Self { critics, optimizer, device: Some(device), .. } = self else { return Ok(()) };
+        let actor = (!at_critics(stopped)).then_some(&*optimizer);
+        critics.stopped(device.repeat(stopped)?, actor, rate)
+    }
+
+    /// Waits for the device's updates, and copies the policy to act with, and sums.
+    fn fetch(&mut self) -> Result<(), Error> {
+        let Self { policy, critics, optimizer, sums, actor_loss, device: Some(device), .. } = self else { return Ok(()) };
+        let learnt = device.both.fetch(policy.network_mut(), optimizer, critics)?;
+        let [of_actor, of_critics] = [&learnt.actor, &learnt.critics];
+        *sums = Td3Sums {
+            n: of_critics.minibatches,
+            n_actor: of_actor.minibatches,
+            actor: of_actor.policy,
+            critics: of_critics.policy,
+            of_actor: StepSums::of(of_actor),
+            of_critics: StepSums::of(of_critics),
+        };
+        if of_actor.minibatches > 0.0 {
+            *actor_loss = of_actor.last[0];
+        }
+        Ok(())
+    }
+
+    /// Waits for the device, if one learnt from the rollout.
+    fn finish(&mut self, rate: f32) -> Result<(), Error> {
+        self.turn(rate)?;
+        self.turn(rate)?;
+        if self.sums.n > 0.0 { self.fetch() } else { Ok(()) }
     }
 }
 
@@ -281,29 +424,15 @@ impl Learns for Td3 {
     ///
     /// With every `policy_delay`-th one goes a step of the actor and of the targets.
     fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
-        let update = self.experience.updates();
-        self.experience.draw(done, &mut self.memory.batch, false)?;
-        self.experience.report(UpdateEvent::TargetsBegin);
+        let (update, rate) = (self.experience.updates(), self.config.learning_rate.at(1.0 - done));
+        self.draw(done, rate)?;
         self.set_targets(update, pool)?;
-        self.experience.report(UpdateEvent::TargetsEnd);
-        probe::report(self.experience.probe.as_ref(), Stage::Targets);
-        let rate = self.config.learning_rate.at(1.0 - done);
-        let threads = Threads { pool, probe: self.experience.probe.as_ref() };
-        let squashed = |j, action| self.policy.squashed(j, action);
-        let (loss, norm) = self.critics.learn(&self.memory.batch, squashed, rate, threads)?;
-        self.sums.n += 1.0;
-        self.sums.critics += loss;
-        self.sums.steps.push(norm);
-        self.experience.prioritize(&self.memory.batch, &mut self.critics.errors)?;
+        self.learn_critics(rate, pool)?;
         if self.experience.updates().is_multiple_of(self.config.policy_delay) {
-            self.actor_loss = self.learn_actor(rate, pool)?;
-            self.sums.n_actor += 1.0;
-            self.sums.actor += self.actor_loss;
-            follow(self.policy_target.network_mut(), self.policy.network().params(), self.config.tau);
-            self.critics.follow(self.config.tau);
-            probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
+            self.learn_actor(rate, pool)?;
+            self.follow()?;
         }
-        Ok(())
+        self.end(rate)
     }
 }
 
@@ -319,11 +448,12 @@ impl Agent for Td3 {
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         self.sums = Td3Sums::default();
         learn_from(self, rollout, 1.0 - remaining, pool)?;
-        let Td3Sums { n, n_actor, actor, critics, steps } = self.sums;
+        self.finish(self.config.learning_rate.at(remaining))?;
+        let Td3Sums { n, n_actor, actor, critics, of_actor, of_critics } = self.sums;
         let mut metrics = Metrics::default();
         metrics.push("train/actor_loss", if n_actor > 0.0 { actor / n_actor } else { self.actor_loss });
         metrics.push("train/critic_loss", critics / n);
-        steps.report(&mut metrics);
+        of_critics.and(of_actor).report(&mut metrics);
         metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
         metrics.push("train/n_updates", self.critics.steps().taken as f32);
         Ok(metrics)
@@ -333,6 +463,9 @@ impl Agent for Td3 {
         let mut moments = self.optimizer.moments();
         moments.push((TARGET.into(), self.policy_target.params().to_vec()));
         moments.extend(self.critics.arrays());
+        if let Some(device) = &self.device {
+            moments.iter_mut().zip(device.arrays()?).for_each(|((_, here), there)| *here = there);
+        }
         let StepCount { taken, skipped } = self.critics.steps();
         moments.push((STEPS.into(), parts(&[taken, skipped])));
         let policy = Snapshot::from(self.policy.weights());
@@ -356,7 +489,11 @@ impl Agent for Td3 {
         self.critics.load(critics)?;
         self.optimizer = optimizer;
         self.experience.load(&snapshot.counters);
-        Ok(())
+        self.load_device()
+    }
+
+    fn device(&mut self) -> Option<&mut dyn OnDevice> {
+        self.device.as_mut().map(|device| &mut device.both as &mut dyn OnDevice)
     }
 
     fn replay(&mut self) -> Option<&mut dyn Replays> {
@@ -374,6 +511,7 @@ impl Agent for Td3 {
 
 impl Shareable for Td3 {
     fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.device.iter_mut().for_each(|device| device.both.share(ranks.clone()));
         self.memory.slices.share(ranks.clone());
         self.critics.share(ranks);
     }

@@ -64,9 +64,16 @@ impl DeviceConvs {
         self.0.last().map_or(inputs, |conv| conv.outputs.view())
     }
 
-    /// Returns activation and outputs of the last convolution, and their gradient.
-    pub(crate) fn last_mut(&mut self) -> Option<(learner::Activation, &Buffer<f32>, &mut Buffer<f32>)> {
-        self.0.last_mut().map(|conv| (conv.conv.shape().activation, &conv.outputs, &mut conv.deltas))
+    /// Returns activation and gradient of the last convolution's outputs, if there is one, and what dense layers read.
+    #[expect(clippy::type_complexity, reason = "no other function returns it")]
+    pub(crate) fn features_mut<'a>(
+        &'a mut self,
+        inputs: &'a Buffer<f32>,
+    ) -> (Option<(learner::Activation, &'a mut Buffer<f32>)>, &'a Buffer<f32>) {
+        match self.0.last_mut() {
+            Some(conv) => (Some((conv.conv.shape().activation, &mut conv.deltas)), &conv.outputs),
+            None => (None, inputs),
+        }
     }
 
     /// Runs `m` samples forward.

@@ -781,7 +781,7 @@ impl Learner for DeviceDescent {
         }
         if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
             let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
-            let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.std_terms] };
+            let buffers = SharedBuffers { partial, gradient, here, terms: &mut [&mut self.terms, &mut self.std_terms] };
             exchange.gradient(queue, net, &params, sliced, buffers, write)?;
         } else {
             net.gradient(queue, &params, 0..slices.count(), sliced, &mut self.partial.view_mut(), write)?;

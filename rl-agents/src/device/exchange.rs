@@ -18,7 +18,7 @@ use crate::device::net::{DeviceNet, SlicedMinibatch};
 use crate::ranks::{Exchange, Ranks};
 
 /// Memory of a minibatch's gradient on a device.
-pub(crate) struct SharedBuffers<'a> {
+pub(crate) struct SharedBuffers<'a, 'b> {
     /// Partial gradients, rows of P numbers.
     pub(crate) partial: &'a mut Buffer<f32>,
     /// Gradient (P).
@@ -27,16 +27,16 @@ pub(crate) struct SharedBuffers<'a> {
     pub(crate) here: &'a mut PinnedSlab<f32>,
     /// Terms of each sample, columns of n numbers.
     ///
-    /// Parts of the loss (5, n), and terms of the standard deviations (A, n); of Q-learning, terms of the loss (2, n), and errors
-    /// (n).
-    pub(crate) terms: [&'a mut Buffer<f32>; 2],
+    /// Parts of the loss (5, n), and terms of the standard deviations (A, n); of Q-learning and critics, terms of the loss
+    /// (2, n), and errors (n); none of actors.
+    pub(crate) terms: &'a mut [&'b mut Buffer<f32>],
 }
 
 /// Exchange of gradients with the devices of other ranks.
 pub(crate) struct DeviceExchange {
     exchange: Exchange,
     /// The terms on the host, allocated at first use.
-    terms: Option<[PinnedSlab<f32>; 2]>,
+    terms: Vec<PinnedSlab<f32>>,
 }
 
 impl fmt::Debug for DeviceExchange {
@@ -47,7 +47,7 @@ impl fmt::Debug for DeviceExchange {
 
 impl DeviceExchange {
     pub(crate) fn new(ranks: Arc<dyn Ranks>) -> Self {
-        Self { exchange: Exchange::new(ranks), terms: None }
+        Self { exchange: Exchange::new(ranks), terms: Vec::new() }
     }
 
     /// Returns the slices whose gradients this rank computes.
@@ -68,7 +68,7 @@ impl DeviceExchange {
         net: &mut DeviceNet,
         params: &View<'_, f32>,
         minibatch: SlicedMinibatch<'_>,
-        buffers: SharedBuffers<'_>,
+        buffers: SharedBuffers<'_, '_>,
         write: impl Fn(Range<usize>, &ViewMut<'_, f32>) -> Result<(), rl_cuda::Error>,
     ) -> Result<(), Error> {
         let SharedBuffers { partial, gradient, here, terms } = buffers;
@@ -84,24 +84,25 @@ impl DeviceExchange {
             self.exchange.push(here.read()?);
         }
 
-        let [parts, deviations] = match &mut self.terms {
-            Some(slabs) => slabs,
-            None => {
-                let slab = |terms: &Buffer<f32>| PinnedSlab::zeros(Some(stream.device()), terms.len(), CpuAccess::ReadWrite);
-                self.terms.insert([slab(terms[0])?, slab(terms[1])?])
-            }
-        };
-        stream.download_async(parts, &terms[0].view())?;
-        stream.download_async(deviations, &terms[1].view())?;
+        let here_of = &mut self.terms;
+        if here_of.len() < terms.len() {
+            let slab = |terms: &&mut Buffer<f32>| PinnedSlab::zeros(Some(stream.device()), terms.len(), CpuAccess::ReadWrite);
+            *here_of = terms.iter().map(slab).collect::<Result<_, _>>()?;
+        }
+        for (there, here) in terms.iter().zip(&mut *here_of) {
+            stream.download_async(here, &there.view())?;
+        }
         let message = self.exchange.stats_mut();
-        let columns = parts.read()?.chunks_exact(n).chain(deviations.read()?.chunks_exact(n));
+        let numbers = here_of.iter().map(PinnedSlab::read).collect::<Result<Vec<_>, _>>()?;
+        let columns = numbers.into_iter().flat_map(|numbers| numbers.chunks_exact(n));
         for slice in own {
             let samples = slices.samples(slice..slice + 1);
             columns.clone().flat_map(|column| &column[samples.clone()]).for_each(|x| message.extend(x.to_le_bytes()));
         }
-        let n_columns = (parts.len() + deviations.len()) / n;
+        let n_columns = here_of.iter().map(PinnedSlab::len).sum::<usize>() / n;
         let terms_len = |slice: usize| size_of::<f32>() * n_columns * slices.samples(slice..slice + 1).len();
-        let mut columns: Vec<_> = parts.write()?.chunks_exact_mut(n).chain(deviations.write()?.chunks_exact_mut(n)).collect();
+        let numbers = here_of.iter_mut().map(PinnedSlab::write).collect::<Result<Vec<_>, _>>()?;
+        let mut columns: Vec<_> = numbers.into_iter().flat_map(|numbers| numbers.chunks_exact_mut(n)).collect();
         self.exchange.gather(count, terms_len, here.write()?, |slice, message| {
             let (samples, numbers) = (slices.samples(slice..slice + 1), message.as_chunks().0);
             for (column, numbers) in columns.iter_mut().zip(numbers.chunks_exact(samples.len())) {
@@ -109,8 +110,10 @@ impl DeviceExchange {
             }
         })?;
         stream.upload_async(&gradient.view_mut(), here)?;
-        stream.upload_async(&terms[0].view_mut(), parts)?;
-        Ok(stream.upload_async(&terms[1].view_mut(), deviations)?)
+        for (there, here) in terms.iter_mut().zip(here_of) {
+            stream.upload_async(&there.view_mut(), here)?;
+        }
+        Ok(())
     }
 }
 

@@ -57,8 +57,19 @@ pub(crate) struct DeviceNet {
     held: usize,
     /// Samples whose activations are held.
     holds: Range<usize>,
+    /// Gradients of the inputs, (H, I), where they are wanted.
+    input_deltas: Buffer<f32>,
     /// True if there is memory for gradients.
     learns: bool,
+}
+
+/// What a network on a device is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Acts,
+    Learns,
+    /// Gradients of the inputs alone.
+    Inputs,
 }
 
 /// Slices of a minibatch.
@@ -112,6 +123,21 @@ impl DeviceNet {
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
     pub(crate) fn new(device: &Device, net: &Net, held: usize, m: usize, learns: bool) -> Result<Self, Error> {
+        Self::with(device, net, held, m, if learns { Purpose::Learns } else { Purpose::Acts })
+    }
+
+    /// Allocates memory for gradients of the inputs of `m` samples.
+    ///
+    /// Of a network without convolutions and memory.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn of_inputs(device: &Device, net: &Net, m: usize) -> Result<Self, Error> {
+        Self::with(device, net, m, m, Purpose::Inputs)
+    }
+
+    fn with(device: &Device, net: &Net, held: usize, m: usize, purpose: Purpose) -> Result<Self, Error> {
+        let learns = purpose != Purpose::Acts;
         let convs = DeviceConvs::new(device, net, held, learns)?;
         let memory = net.memory.as_ref().map(|stage| DeviceMemory::new(device, stage, held, learns)).transpose()?;
         let cell_of = |l: usize| net.chains.iter().find(|chain| chain.layers.contains(&l)).map_or(0, |chain| chain.cell);
@@ -136,7 +162,9 @@ impl DeviceNet {
             NarrowLayer { layer: *dense, params: params.start, outputs, deltas }
         };
         let of_chains = chains.iter().map(|chain| chain.clone().map(of).collect()).collect();
-        let narrow = if starts_at_inputs { NarrowNet::new(device, of_chains)? } else { None };
+        // Narrow kernels have no gradients of inputs.
+        let is_narrow = starts_at_inputs && purpose != Purpose::Inputs;
+        let narrow = if is_narrow { NarrowNet::new(device, of_chains)? } else { None };
         if learns && narrow.is_none() {
             (delta_places, n_deltas) = places(layers.iter().map(len));
         }
@@ -149,6 +177,7 @@ impl DeviceNet {
             memory,
             outputs: Buffer::zeros(device, n_outputs)?,
             deltas: Buffer::zeros(device, n_deltas)?,
+            input_deltas: Buffer::zeros(device, if purpose == Purpose::Inputs { held * n_inputs } else { 0 })?,
             output_places,
             delta_places,
             narrow,
@@ -169,7 +198,9 @@ impl DeviceNet {
     /// Bytes of the activations and their gradients.
     pub(crate) fn bytes(&self) -> usize {
         let of_memory = self.memory.as_ref().map_or(0, DeviceMemory::bytes);
-        of_memory + self.convs.bytes() + [&self.inputs, &self.outputs, &self.deltas].map(Buffer::bytes).iter().sum::<usize>()
+        of_memory
+            + self.convs.bytes()
+            + [&self.inputs, &self.outputs, &self.deltas, &self.input_deltas].map(Buffer::bytes).iter().sum::<usize>()
     }
 
     /// Returns the outputs of a chain for the first `m` samples.
@@ -182,6 +213,22 @@ impl DeviceNet {
     pub(crate) fn gradient_mut(&mut self, chain: usize, m: usize) -> ViewMut<'_, f32> {
         let last = self.chains[chain].end - 1;
         self.deltas.view_mut().into_slice(first(&self.delta_places[last], m * self.layers[last].dense.n_out))
+    }
+
+    /// Returns the outputs of a chain for the first `m` samples, and their gradient for writing.
+    pub(crate) fn head(&mut self, chain: usize, m: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
+        let last = self.chains[chain].end - 1;
+        let of = |places: &[Range<usize>]| first(&places[last], m * self.layers[last].dense.n_out);
+        let (outputs, deltas) = (of(&self.output_places), of(&self.delta_places));
+        (self.outputs.view().slice(outputs), self.deltas.view_mut().into_slice(deltas))
+    }
+
+    /// Returns the gradients of the inputs of the first `m` samples, (m, I), whose activations are held.
+    ///
+    /// The gradients of the outputs have been written.
+    pub(crate) fn input_gradient(&mut self, queue: Queue<'_>, params: &View<'_, f32>, m: usize) -> Result<View<'_, f32>, Error> {
+        self.dense_back(queue, params, 0..m, None)?;
+        Ok(self.input_deltas.view().slice(0..m * (self.inputs.len() / self.held)))
     }
 
     /// Returns the outputs of two chains, and their gradients for writing.
@@ -389,33 +436,44 @@ impl DeviceNet {
     ) -> Result<(), Error> {
         let Queue { stream, kernels } = queue;
         let held = samples.start - self.holds.start;
-        let of = |len: usize| held * len..(held + samples.len()) * len;
-        let of_all = |len: usize| samples.start * len..samples.end * len;
         let columns = columns.map(|of| SequencePart { of, slices, first: samples.start, held });
-        let Self {
-            convs,
-            memory,
-            layers,
-            chains,
-            inputs,
-            outputs,
-            deltas,
-            output_places,
-            delta_places,
-            narrow,
-            held: held_len,
-            ..
-        } = self;
-        let len = partial.len();
-        if let Some(narrow) = narrow {
-            let (inputs, outputs, deltas) = (inputs.view(), outputs.view(), deltas.view());
+        if let Some(narrow) = &self.narrow {
+            let (inputs, outputs, deltas) = (self.inputs.view(), self.outputs.view(), self.deltas.view());
             let numbers = NarrowNumbers { params: *params, inputs, outputs, deltas, held, first: samples.start };
+            let len = partial.len();
             return Ok(kernels.narrow_gradient(stream, narrow, slices, numbers, &partial.slice_mut(0..len))?);
         }
-        let (mut features, inputs_of_dense) = match convs.last_mut() {
-            Some((activation, outputs, deltas)) => (Some((activation, deltas)), outputs),
-            None => (None, &*inputs),
-        };
+        self.dense_back(queue, params, samples.clone(), Some((slices, &mut *partial)))?;
+        let of = |len: usize| held * len..(held + samples.len()) * len;
+        let Self { convs, memory, inputs, held: held_len, .. } = self;
+        if let (Some(memory), Some(columns)) = (memory, columns) {
+            let (mut features, inputs_of_dense) = convs.features_mut(inputs);
+            memory.back(queue, params, columns)?;
+            let n_in = of(inputs_of_dense.len() / *held_len);
+            let x = inputs_of_dense.view().slice(n_in.clone());
+            memory.gradient(queue, columns, &x, partial)?;
+            if let Some((activation, dx)) = &mut features {
+                memory.input_gradient(queue, params, columns, *activation, &x, &dx.view_mut().into_slice(n_in))?;
+            }
+        }
+        convs.gradient(queue, params, slices, inputs, held..held + samples.len(), partial)
+    }
+
+    /// Takes gradients of the outputs back through the dense layers, for some samples whose activations are held.
+    ///
+    /// With slices, writes the partial gradients of the weights, too.
+    fn dense_back(
+        &mut self,
+        Queue { stream, kernels }: Queue<'_>,
+        params: &View<'_, f32>,
+        samples: Range<usize>,
+        mut weights: Option<(&MinibatchSlices, &mut ViewMut<'_, f32>)>,
+    ) -> Result<(), Error> {
+        let held = samples.start - self.holds.start;
+        let of = |len: usize| held * len..(held + samples.len()) * len;
+        let of_all = |len: usize| samples.start * len..samples.end * len;
+        let Self { convs, memory, layers, chains, inputs, outputs, deltas, input_deltas, output_places, delta_places, .. } = self;
+        let (mut features, inputs_of_dense) = convs.features_mut(inputs);
         for l in chains.iter().rev().flat_map(|chain| chain.clone().rev()) {
             let DeviceLayer { dense, params: range, source, cell, is_read } = &layers[l];
             let outputs = |source: usize| outputs.view().slice(output_places[source].clone());
@@ -427,7 +485,10 @@ impl DeviceNet {
             };
             let (before, from_here) = deltas.view_mut().split_at(delta_places[l].start);
             let dz = from_here.into_view().slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
-            kernels.gradient(stream, *dense, slices, &x, &dz, &partial.slice_mut(range.start..len))?;
+            if let Some((slices, partial)) = &mut weights {
+                let len = partial.len();
+                kernels.gradient(stream, *dense, slices, &x, &dz, &partial.slice_mut(range.start..len))?;
+            }
             let (activation, dx) = match (*source, of_cell.take(), &mut features) {
                 (Some(source), ..) => {
                     let dx = before.into_slice(delta_places[source].clone());
@@ -435,7 +496,8 @@ impl DeviceNet {
                 }
                 (None, Some((_, dx)), _) => (learner::Activation::None, dx),
                 (None, None, Some((activation, dx))) => (*activation, dx.view_mut().into_slice(of(dense.n_in))),
-                (None, None, None) => continue,
+                (None, None, None) if input_deltas.is_empty() => continue,
+                (None, None, None) => (learner::Activation::None, input_deltas.view_mut().into_slice(of(dense.n_in))),
             };
             // The layers that read one layer add up, the last one first; the derivative follows the first one.
             let reads = |&reader: &usize| layers[reader].source == *source && (source.is_some() || layers[reader].cell == *cell);
@@ -446,15 +508,6 @@ impl DeviceNet {
             let layer = DenseParams { layer: *dense, params: params.slice(range.clone()) };
             kernels.input_gradient(stream, layer, &dz, derive, add, &dx)?;
         }
-        if let (Some(memory), Some(columns)) = (memory, columns) {
-            memory.back(queue, params, columns)?;
-            let n_in = of(inputs_of_dense.len() / *held_len);
-            let x = inputs_of_dense.view().slice(n_in.clone());
-            memory.gradient(queue, columns, &x, partial)?;
-            if let Some((activation, dx)) = &mut features {
-                memory.input_gradient(queue, params, columns, *activation, &x, &dx.view_mut().into_slice(n_in))?;
-            }
-        }
-        convs.gradient(queue, params, slices, inputs, held..held + samples.len(), partial)
+        Ok(())
     }
 }

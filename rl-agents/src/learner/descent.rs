@@ -252,6 +252,11 @@ impl StepSums {
         }
     }
 
+    /// Adds the steps of another optimizer.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { taken: self.taken + other.taken, skipped: self.skipped + other.skipped, norm: self.norm + other.norm }
+    }
+
     /// Reports the mean norm (NaN without steps) and the number of skipped steps.
     pub(crate) fn report(self, metrics: &mut Metrics) {
         metrics.push("train/grad_norm", self.norm / self.taken as f32);

@@ -97,6 +97,11 @@ impl DeterministicPolicy {
         &self.net
     }
 
+    /// Middle and half of the range of each dimension of an action.
+    pub(crate) fn bounds(&self) -> &[[f32; 2]] {
+        &self.bounds
+    }
+
     /// Number A of dimensions of an action.
     pub(crate) fn n_actions(&self) -> usize {
         self.bounds.len()

@@ -142,6 +142,16 @@ impl SquashedGaussian {
         &self.net
     }
 
+    /// Middle and half of the range of each dimension of an action.
+    pub(crate) fn bounds(&self) -> &[[f32; 2]] {
+        &self.bounds
+    }
+
+    /// Kernel's chains of the means and of `log_std`.
+    pub(crate) fn chains(&self) -> [usize; 2] {
+        [MEAN, LOG_STD].map(|head| self.network.chain(head))
+    }
+
     /// Number A of dimensions of an action.
     pub(crate) fn n_actions(&self) -> usize {
         self.bounds.len()

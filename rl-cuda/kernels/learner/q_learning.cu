@@ -82,9 +82,10 @@ const u32 MAX_SLICES = 16;
 const u32 THREADS = 2 * MAX_SLICES;
 struct Nothing {};
 
-// Mean loss and mean Q from their terms (2, n), summed in f64 by slices, in order. Decides whether the optimizer steps.
+// Mean loss and mean Q from their terms (2, n), summed in f64 by slices, in order. Decides whether the optimizer steps: not after learning
+// stopped, here or at `other`, if there is another optimizer.
 extern "C" __global__ void __launch_bounds__(THREADS)
-q_learning_totals(const f32* terms, Minibatch minibatch, const Counters* counters, Totals* totals) {
+q_learning_totals(const f32* terms, Minibatch minibatch, const Counters* counters, const Counters* other, Totals* totals) {
     __shared__ f64 sums[THREADS];
     Threads<Nothing, THREADS> threads;
     const Cut& cut = minibatch.cut;
@@ -110,7 +111,7 @@ q_learning_totals(const f32* terms, Minibatch minibatch, const Counters* counter
         totals->last_policy = (f32)(loss / (f64)cut.n);
         totals->last_value = (f32)(q / (f64)cut.n);
         totals->go = 0.0f;
-        if (counters->stop != STOP_NOT) return;
+        if (counters->stop != STOP_NOT || (other && other->stop != STOP_NOT)) return;
         totals->loss = totals->last_policy;
         totals->minibatches += 1.0f;
         totals->policy += totals->last_policy;
@@ -120,10 +121,12 @@ q_learning_totals(const f32* terms, Minibatch minibatch, const Counters* counter
 }
 HOST_PHASES(q_learning_totals)
 
-// Step of the target network towards the online one. One thread per parameter.
-extern "C" __global__ void q_learning_follow(const f32* online, f32* target, f32 tau, u64 len) {
+// Step of the target network towards the online one, or a copy if `tau` is 1; none after learning stopped, here or at `other`. One thread
+// per parameter.
+extern "C" __global__ void q_learning_follow(
+    const f32* online, f32* target, f32 tau, const Counters* counters, const Counters* other, u64 len) {
     u64 i = thread_number();
-    if (i >= len) return;
-    target[i] += tau * (online[i] - target[i]);
+    if (i >= len || counters->stop != STOP_NOT || (other && other->stop != STOP_NOT)) return;
+    target[i] = tau == 1.0f ? online[i] : target[i] + tau * (online[i] - target[i]);
 }
 HOST_KERNEL(q_learning_follow)

@@ -52,7 +52,7 @@ HOST_KERNEL(sample_categorical)
 // normal. Environments take the action clipped to `bounds`, (2, A). One thread per row of means (N, A).
 extern "C" __global__ void sample_gaussian(const f32* means, const f32* log_stds, const f32* bounds, const Clock* clock, u64 t,
     f32* actions, f32* clipped, f32* log_probs, u32 n, u32 a, u32 first_env) {
-    const f32 HALF_LN_2_PI = 0.9189385f, TAU = 6.2831855f;
+    const f32 HALF_LN_2_PI = 0.9189385f;
     u64 i = thread_number();
     if (i >= n) return;
     u64 step = clock->steps + t;
@@ -62,11 +62,9 @@ extern "C" __global__ void sample_gaussian(const f32* means, const f32* log_stds
         if ((j & 3) == 0) {
             words = block(clock->seed, first_env + (u32)i, step, PURPOSE_POLICY, j >> 2);
         }
-        f32 radius = sqrtf(-2.0f * math::ln(1.0f - uniform(words.word(j & 2))));
-        math::SinCos angle = math::sin_cos(TAU * uniform(words.word((j & 2) + 1)));
-        f32 normal = radius * (j & 1 ? angle.cos : angle.sin);
+        f32 drawn = normal(words, j);
         f32 mean = means[i * a + j], log_std = log_stds[j];
-        f32 action = mean + math::exp(log_std) * normal;
+        f32 action = mean + math::exp(log_std) * drawn;
         f32 z = (action - mean) * math::exp(-log_std);
         log_prob -= 0.5f * (z * z) + (log_std + HALF_LN_2_PI);
         actions[i * a + j] = action;

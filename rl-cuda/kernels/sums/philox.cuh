@@ -12,6 +12,7 @@ enum Purpose : u32 {
     PURPOSE_RANDOM_ACTION = 2,
     PURPOSE_POLICY = 3,
     PURPOSE_SHUFFLE = 5,
+    PURPOSE_REPLAY = 6,
 };
 
 // Four words of output.
@@ -49,6 +50,14 @@ __device__ inline u32 word(u64 seed, u32 index, u64 step, u32 purpose) {
 
 __device__ inline f32 uniform(u32 word) {
     return (f32)(word >> 8) * (1.0f / 16777216.0f);
+}
+
+// Normal number j & 3 of a block.
+__device__ inline f32 normal(const Block& words, u32 j) {
+    const f32 TAU = 6.2831855f;
+    f32 radius = sqrtf(-2.0f * math::ln(1.0f - uniform(words.word(j & 2))));
+    math::SinCos angle = math::sin_cos(TAU * uniform(words.word((j & 2) + 1)));
+    return radius * (j & 1 ? angle.cos : angle.sin);
 }
 
 __device__ inline u32 below(u32 word, u32 n) {

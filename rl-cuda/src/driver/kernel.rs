@@ -163,10 +163,10 @@ mod tests {
     use super::*;
     use crate::elementary::{self, Function};
     use crate::learner::{
-        ActionDistribution, Activation, CellBuffers, CellKind, CellState, ConvLayer, ConvShape, DenseLayer, DenseParams,
-        Episodes, EpochOrder, HeadSizes, JudgedSamples, LearnerKernels, LearnerState, LossColumns, LossHeads, MemoryKernels,
-        MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels,
-        OneHotInputs, PARTS, QLearningKernels, SequenceColumns, SequencePart, TD_TERMS, TdColumns, Terms,
+        ActionDistribution, Activation, CellBuffers, CellKind, CellState, ClippedNoise, ContinuousKernels, ConvLayer, ConvShape,
+        DenseLayer, DenseParams, Entropy, Episodes, EpochOrder, HeadSizes, JudgedSamples, LearnerKernels, LearnerState, LossColumns, LossHeads, MemoryKernels,
+        MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Noise, Objective, OffPolicyKernels,
+        OneHotInputs, PARTS, QLearningKernels, SequenceColumns, SequencePart, SquashedColumns, TD_TERMS, TdColumns, Terms, ValueGradients, Values,
     };
     use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
@@ -317,7 +317,8 @@ mod tests {
         kernels.explained_variance(stream, [&number, &number], &scratch.view_mut(), &mut state)?;
         launch_off_policy(device, stream, &number)?;
         launch_memory(device, stream)?;
-        launch_q_learning(device, stream, &number, &mut state)
+        launch_q_learning(device, stream, &number, &mut state)?;
+        launch_continuous(device, stream, &number, &mut state)
     }
 
     /// Launches every kernel of memory once.
@@ -396,8 +397,36 @@ mod tests {
         kernels.targets(stream, &next, &one.view_mut())?;
         let columns = TdColumns { q: number, actions: actions.view(), targets: number, weights: number };
         kernels.loss(stream, &columns, [&one.view_mut(), &other.view_mut(), &terms.view_mut()])?;
-        kernels.totals(stream, &MinibatchSlices::new(1, 1, 1, 1), &terms.view(), state)?;
-        kernels.follow(stream, &number, &one.view_mut(), 0.5)
+        kernels.totals(stream, &MinibatchSlices::new(1, 1, 1, 1), &terms.view(), state, None)?;
+        kernels.follow(stream, &number, &one.view_mut(), 0.5, state, None)
+    }
+
+    /// Launches every kernel of continuous actions once.
+    fn launch_continuous(
+        device: &Device,
+        stream: &Stream,
+        &number: &View<'_, f32>,
+        state: &mut LearnerState,
+    ) -> Result<(), Error> {
+        let kernels = ContinuousKernels::new(device)?;
+        let [mut one, mut other, mut more] = [(); 3].map(|()| Buffer::<f32>::zeros(device, 1));
+        let [one, other, more] = [&mut one, &mut other, &mut more].map(|buffer| buffer.as_mut().unwrap().view_mut());
+        let (mut two, mut square) = (Buffer::zeros(device, TD_TERMS)?, Buffer::<f64>::zeros(device, 1)?);
+        let (of, noise) = (SquashedColumns { means: number, log_stds: number }, Noise { seed: 1, update: 2, first: 3 });
+        kernels.rows(stream, [&number, &number], None, 1, &two.view_mut())?;
+        kernels.squash(stream, &of, noise, [&one, &other, &more])?;
+        let d_rows = Buffer::zeros(device, 2)?;
+        kernels.squash_gradient(stream, &of, [&number, &d_rows.view(), &number], 1, [&one, &other])?;
+        kernels.choose(stream, &number, Some(ClippedNoise { noise, std: 1.0, clip: 1.0 }), 1, &one)?;
+        kernels.choose_gradient(stream, [&number, &d_rows.view()], 1, &one)?;
+        let q = Values { one: number, other: Some(number) };
+        let entropy = Entropy { log_probs: number, temperature: number, log_alpha: Some(number) };
+        kernels.targets(stream, &q, Some(entropy), [&number, &number], &one)?;
+        let gradients = ValueGradients { one: other, other: Some(more) };
+        kernels.loss(stream, &q, [&number, &number], 0.5, &gradients, [&one, &two.view_mut()])?;
+        kernels.value(stream, &q, Some(entropy), false, &gradients, &two.view_mut())?;
+        let (stops, ValueGradients { one: gradient, .. }) = (LearnerState::new(device)?, gradients);
+        kernels.temperature(stream, [&number, &number], -1.0, (&one, &gradient, &square.view_mut()), [&stops; 2], state)
     }
 
     #[test]

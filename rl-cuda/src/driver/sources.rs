@@ -60,7 +60,7 @@ macro_rules! headers {
 pub(crate) const MODULES: &[Module] = modules![
     "envs": "acrobot", "cartpole", "clock", "hide", "mountain_car", "mountain_car_continuous", "pendulum", "repeat_first", "snake";
     "minatar": "asterix", "breakout", "freeway", "seaquest", "space_invaders";
-    "learner": "learner", "off_policy", "policy_gradient", "q_learning", "sample", "surrogate";
+    "learner": "continuous", "learner", "off_policy", "policy_gradient", "q_learning", "sample", "surrogate";
     "net": "conv", "dense", "few", "memory", "narrow", "normalize", "samples", "wide";
     "sums": "episodes", "gae", "gather", "math", "permutation", "sums", "targets";
 ];

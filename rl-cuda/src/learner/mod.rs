@@ -4,6 +4,7 @@
 //! fused multiply-add. What changes from update to update (settings, counters, sums) is in a [`LearnerState`] in device memory,
 //! so an update takes nothing from the host.
 
+mod continuous;
 mod conv;
 #[cfg(test)]
 mod corners;
@@ -20,6 +21,7 @@ mod q_learning;
 mod slices;
 mod state;
 
+pub use continuous::{ClippedNoise, ContinuousKernels, Entropy, Noise, SquashedColumns, ValueGradients, Values};
 pub use conv::{ConvLayer, ConvShape};
 pub use episodes::Episodes;
 pub use kernels::{EpochOrder, LearnerKernels, OneHotInputs, Terms};

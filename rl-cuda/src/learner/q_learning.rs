@@ -148,7 +148,7 @@ impl QLearningKernels {
 
     /// Adds a minibatch's loss to the sums of the update.
     ///
-    /// Also decides whether the optimizer steps.
+    /// Also decides whether the optimizer steps: not after learning stopped, here or at `other`.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -158,21 +158,34 @@ impl QLearningKernels {
         slices: &MinibatchSlices,
         terms: &View<'_, f32>,
         state: &mut LearnerState,
+        other: Option<&LearnerState>,
     ) -> Result<(), Error> {
         length("terms", TD_TERMS * slices.n, terms.len())?;
-        let args = args![terms, slices.minibatch(), state.counters, state.totals];
+        let other = other.map(|other| other.counters.view());
+        let args = args![terms, slices.minibatch(), state.counters, other, state.totals];
         // SAFETY: the parameters are those of `q_learning_totals`; lengths were checked above.
         unsafe { self.totals.launch(stream, 1, TOTALS_THREADS, args) }
     }
 
-    /// Moves the target network's parameters by `tau` towards the online ones.
+    /// Moves the target network's parameters by `tau` towards the online ones; 1 copies them.
+    ///
+    /// Not after learning stopped, at `state` or at `other`.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
-    pub fn follow(&self, stream: &Stream, online: &View<'_, f32>, target: &ViewMut<'_, f32>, tau: f32) -> Result<(), Error> {
+    pub fn follow(
+        &self,
+        stream: &Stream,
+        online: &View<'_, f32>,
+        target: &ViewMut<'_, f32>,
+        tau: f32,
+        state: &LearnerState,
+        other: Option<&LearnerState>,
+    ) -> Result<(), Error> {
         let len = target.len();
         length("online", len, online.len())?;
-        let args = args![online, target, tau, len as u64];
+        let other = other.map(|other| other.counters.view());
+        let args = args![online, target, tau, state.counters, other, len as u64];
         // SAFETY: the parameters are those of `q_learning_follow`; lengths were checked above.
         unsafe { self.follow.launch(stream, len as u64, BLOCK, args) }
     }

@@ -325,9 +325,9 @@ pub(crate) fn q_learning(device: &Device, bits: &mut Bits<'_>) {
             let to = [&d_q.view_mut(), &errors.view_mut(), &terms.view_mut()];
             kernels.loss(&stream, &columns, to).unwrap();
             let slices = MinibatchSlices::new(n, count, 1, 1);
-            kernels.totals(&stream, &slices, &terms.view(), &mut state).unwrap();
+            kernels.totals(&stream, &slices, &terms.view(), &mut state, None).unwrap();
             kernels.dueling_gradient(&stream, &d_q.view(), [&d_advantages.view_mut(), &d_values.view_mut()]).unwrap();
-            kernels.follow(&stream, &advantages.view(), &target.view_mut(), 0.3).unwrap();
+            kernels.follow(&stream, &advantages.view(), &target.view_mut(), 0.3, &state, None).unwrap();
             stream.synchronize().unwrap();
             let written = [&targets, &d_q, &errors, &terms, &d_advantages, &d_values, &target];
             written.into_iter().for_each(|column| bits.floats(&column.view()));

@@ -23,7 +23,7 @@ macro_rules! replay_traits {
             gamma: $settings.gamma,
             prioritized: $settings.prioritized,
             is_saved: $settings.save_replay,
-            on_device: false,
+            on_device: $settings.replay_on_device,
             learning_starts: $settings.learning_starts,
         }
     };
@@ -199,7 +199,7 @@ impl Algorithm for DqnConfig {
             // A rollout has about `train_freq` env steps, too few for a row of metrics each.
             log_interval: 500,
             fixed_columns: (self.exploration_spread > 0.0).then_some("dqn.exploration_spread is above 0"),
-            replay: Some(ReplayTraits { on_device: self.replay_on_device, ..replay_traits!(self) }),
+            replay: Some(replay_traits!(self)),
             ..Traits::default()
         }
     }
@@ -274,14 +274,6 @@ fn discrete(algo: &str, env: &str, actions: &ActionSpace) -> Option<Concern> {
     refused.then(|| (vec![], format!("algo is {algo}, which needs continuous actions, but {env}'s {text}")))
 }
 
-/// Refuses a device.
-fn on_cpu(algo: &str, build: &Build<'_>) -> Result<(), Error> {
-    if build.device.is_none() {
-        return Ok(());
-    }
-    Err(Error::config(format!("algo is {algo}, which learns on the CPU so far; use --device cpu")))
-}
-
 /// Implements [`Algorithm`] for settings of continuous actions from replay.
 ///
 /// `targets` counts the networks beside those of an actor-critic.
@@ -323,11 +315,15 @@ macro_rules! continuous {
             }
 
             fn agent(&self, build: &Build<'_>) -> Result<Built, Error> {
-                on_cpu($name, build)?;
                 let (Spaces { obs, actions }, n_envs) = (&build.spaces, build.n_envs * build.n_collectors);
                 let policy = policy!($policy, build)?;
                 let agent = $agent::new_in(policy, self.clone(), obs, actions, n_envs, build.seed, &build.replay)?;
+                let agent = if let Some(device) = &build.device { agent.on_device(device)? } else { agent };
                 Ok((Box::new(agent), None))
+            }
+
+            fn reduce_device_memory(&mut self) -> Option<&'static str> {
+                std::mem::take(&mut self.replay_on_device).then_some(concat!($name, ".replay_on_device = false"))
             }
         }
     };

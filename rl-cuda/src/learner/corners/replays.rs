@@ -187,12 +187,14 @@ fn q_learning_agrees_on_any_numbers() {
 
             let (slices, mut state) = (bench.slices(n, 1), bench.state());
             let terms = bench.floats(TD_TERMS * n, wild);
-            kernels.totals(&bench.stream, &slices, &terms.view(), &mut state).unwrap();
+            let others = bench.state();
+            let other = (round % 2 == 1).then_some(&others);
+            kernels.totals(&bench.stream, &slices, &terms.view(), &mut state, other).unwrap();
             bench.add_state(&state);
 
             let mut target = bench.floats(n * a, wild);
             let tau = bench.corners.pick(&[0.0, 1.0, 0.3, 1e-9]);
-            kernels.follow(&bench.stream, &gradient.view(), &target.view_mut(), tau).unwrap();
+            kernels.follow(&bench.stream, &gradient.view(), &target.view_mut(), tau, &state, other).unwrap();
             bench.digest.floats(&bench.stream, &target);
         }
         // No actions.

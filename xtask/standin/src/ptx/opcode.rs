@@ -168,6 +168,7 @@ opcodes! {
     GtuF32 = "setp.gtu.f32", (a: f32, b: f32) -> bool { a > b || a.is_nan() || b.is_nan() }
     GeuF32 = "setp.geu.f32", (a: f32, b: f32) -> bool { a >= b || a.is_nan() || b.is_nan() }
     NumF32 = "setp.num.f32", (a: f32, b: f32) -> bool { !a.is_nan() && !b.is_nan() }
+    NanF32 = "setp.nan.f32", (a: f32, b: f32) -> bool { a.is_nan() || b.is_nan() }
     LeuF64 = "setp.leu.f64", (a: f64, b: f64) -> bool { a <= b || a.is_nan() || b.is_nan() }
 }
 

@@ -1,46 +1,29 @@
 //! Q-learning on a device: the twin of [`Dqn`](crate::Dqn)'s updates.
 //!
-//! The host keeps the transitions and draws minibatches. A minibatch is gathered into page-locked memory and copied to the device
-//! while the device learns from the one before it. Alternatively only its indices are copied, and the device gathers it from a
-//! copy of the transitions. Every kernel has the operations of the CPU's in the same order, so the parameters are the same, bit
-//! for bit, on a CPU with fused multiply-add.
+//! Every kernel has the operations of the CPU's in the same order, so the parameters are the same, bit for bit, on a CPU with fused
+//! multiply-add.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use rl_buffer::{Batch, DeviceBatch, DeviceReplay, Memory, Pinned, ReplayBuffer};
-use rl_cuda::learner::{
-    LearnerCounters, LearnerKernels, LearnerState, MinibatchSlices, NextColumns, QLearningKernels, TD_TERMS, TdColumns, Terms,
-    UpdateSettings, UpdateTotals,
-};
-use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream, ViewMut};
+use rl_buffer::{Batch, Memory};
+use rl_cuda::learner::{LearnerCounters, LearnerKernels, NextColumns, QLearningKernels, TD_TERMS, TdColumns, UpdateTotals};
+use rl_cuda::{Buffer, Device, Stream, ViewMut};
 use rl_envs::Actions;
 
 use crate::agent::OnDevice;
+use crate::algorithms::replayed::Experience;
 use crate::device::Queue;
-use crate::device::descent::{download, held, minibatch_slices, unsupported, with_rest};
-use crate::device::exchange::{DeviceExchange, SharedBuffers};
-use crate::device::net::{DeviceNet, SlicedMinibatch};
+use crate::device::descent::{download, with_rest};
+use crate::device::net::DeviceNet;
 use crate::device::normalize::Inputs;
-use crate::device::times::{DevicePhase, DeviceTimes, DeviceWatch};
-use crate::kernel::net::PackedNet;
+use crate::device::replayed::learnt::LearntNet;
+use crate::device::replayed::minibatches::DeviceMinibatches;
+use crate::device::times::DeviceWatch;
 use crate::learner::BatchSizes;
-use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::learner::optim::{Optimizer, Rule};
 use crate::ranks::Ranks;
 use crate::{Error, QNetwork};
-
-/// Memory of a minibatch, on the host and on the device.
-#[derive(Debug)]
-struct Slot {
-    here: Batch,
-    there: DeviceBatch,
-    targets: Buffer<f32>,
-    errors: PinnedSlab<f32>,
-    /// Counters after the device learnt from the minibatch.
-    counters: PinnedSlab<u64>,
-    /// End of the update, until somebody waits for it.
-    learnt: Option<Event>,
-}
 
 /// A minibatch, and what was computed from it.
 #[derive(Debug)]
@@ -65,35 +48,20 @@ enum Heads {
 /// Networks and their optimizer on a device, with the memory of an update.
 #[derive(Debug)]
 pub(crate) struct DeviceDqn {
-    stream: Stream,
-    /// Stream of the copies and gathers of minibatches.
-    copies: Stream,
-    replay: Option<DeviceReplay>,
+    pub(crate) minibatches: DeviceMinibatches,
     kernels: LearnerKernels,
     q_learning: QLearningKernels,
-    net: DeviceNet,
+    online: LearntNet,
+    target: Buffer<f32>,
     heads: Heads,
     inputs: Inputs,
-    params: Buffer<f32>,
-    target: Buffer<f32>,
-    moments: [Buffer<f32>; 2],
-    gradient: Buffer<f32>,
-    partial: Buffer<f32>,
-    state: LearnerState,
-    slices: MinibatchSlices,
     /// Q of the next observations, (B, A), by target network and online one.
     ///
     /// Then Q of the observations, and its gradient.
     q: [Buffer<f32>; 2],
-    errors: Buffer<f32>, // (B)
-    terms: Buffer<f32>,  // (2, B)
-    scratch: Buffer<f64>,
-    squares: Buffer<f64>,
-    slots: [Slot; 2],
-    host_params: PinnedSlab<f32>,
-    times: DeviceTimes,
-    /// Exchange with the devices of other ranks, if there are any.
-    exchange: Option<DeviceExchange>,
+    targets: Buffer<f32>, // (B)
+    errors: Buffer<f32>,  // (B)
+    terms: Buffer<f32>,   // (2, B)
 }
 
 impl OnDevice for DeviceDqn {
@@ -103,15 +71,15 @@ impl OnDevice for DeviceDqn {
     }
 
     fn memory_use(&self) -> Vec<(&'static str, usize)> {
-        let [m, v] = &self.moments;
+        let ([params, gradients, activations], [replay, minibatches]) = (self.online.bytes(), self.minibatches.bytes());
         let parts = vec![
-            ("replay memory", self.replay.as_ref().map_or(0, DeviceReplay::bytes)),
-            ("minibatches", self.slots.iter().map(|slot| slot.there.bytes() + slot.targets.bytes()).sum()),
-            ("parameters and moments", self.params.bytes() + self.target.bytes() + m.bytes() + v.bytes()),
-            ("gradients", self.gradient.bytes() + self.partial.bytes()),
-            ("activations of a minibatch", self.net.bytes()),
+            ("replay memory", replay),
+            ("minibatches", minibatches),
+            ("parameters and moments", params + self.target.bytes()),
+            ("gradients", gradients),
+            ("activations of a minibatch", activations),
         ];
-        with_rest(parts, self.stream.device(), "action values and sums")
+        with_rest(parts, self.minibatches.stream.device(), "action values and sums")
     }
 
     /// Environments are on the host.
@@ -120,7 +88,7 @@ impl OnDevice for DeviceDqn {
     }
 
     fn watch_device(&mut self, watch: DeviceWatch) -> Result<(), Error> {
-        Ok(self.times.begin(&self.stream, watch)?)
+        Ok(self.minibatches.times.begin(&self.minibatches.stream, watch)?)
     }
 }
 
@@ -134,117 +102,53 @@ impl DeviceDqn {
     pub(crate) fn new(
         device: &Device,
         network: &QNetwork,
-        replay: &ReplayBuffer,
+        experience: &Experience,
         copied: bool,
-        BatchSizes { batch_size: b, micro_batch }: BatchSizes,
+        sizes: BatchSizes,
     ) -> Result<Self, Error> {
-        let shape = replay.shape();
-        let (chains, n_actions, network) = (network.chains(), network.n_actions(), network.network());
-        let Some(PackedNet { net, .. }) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
-        let n_params = network.params().len();
-        let slices = minibatch_slices(b, n_params, net);
+        let (chains, b, n_actions) = (network.chains(), sizes.batch_size, network.n_actions());
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
-        let memory: Arc<dyn Memory> = Arc::new(Pinned(device.clone()));
-        let slot = || {
-            Ok::<_, Error>(Slot {
-                here: Batch::new_in(shape, b, &memory)?,
-                there: DeviceBatch::new(device, shape, b)?,
-                targets: floats(b)?,
-                errors: PinnedSlab::zeros(Some(device), b, CpuAccess::ReadWrite)?,
-                counters: PinnedSlab::zeros(Some(device), LearnerCounters::LEN, CpuAccess::ReadWrite)?,
-                learnt: None,
-            })
-        };
         Ok(Self {
-            stream: device.stream()?,
-            copies: device.stream()?,
-            replay: copied.then(|| DeviceReplay::new(device, replay, b)).transpose()?,
+            online: LearntNet::new(device, network.network(), sizes)?,
+            minibatches: DeviceMinibatches::new(device, experience, copied, b, 1)?,
             kernels: LearnerKernels::new(device)?,
             q_learning: QLearningKernels::new(device)?,
-            net: DeviceNet::new(device, net, held(&slices, micro_batch), b, true)?,
+            target: floats(network.params().len())?,
             heads: chains.1.map_or(Heads::Plain(chains.0), |value| Heads::Dueling([chains.0, value])),
-            inputs: Inputs::new(device, network, shape.obs_len)?,
-            params: floats(n_params)?,
-            target: floats(n_params)?,
-            moments: [floats(n_params)?, floats(n_params)?],
-            gradient: floats(n_params)?,
-            partial: floats(slices.rows() * n_params)?,
-            state: LearnerState::new(device)?,
-            slices,
+            inputs: Inputs::new(device, network.network(), experience.transitions().shape().obs_len)?,
             q: [floats(b * n_actions)?, floats(b * n_actions)?],
+            targets: floats(b)?,
             errors: floats(b)?,
             terms: floats(TD_TERMS * b)?,
-            scratch: Buffer::zeros(device, LearnerKernels::sum_scratch(n_params))?,
-            squares: Buffer::zeros(device, 1)?,
-            slots: [slot()?, slot()?],
-            host_params: PinnedSlab::zeros(Some(device), n_params, CpuAccess::ReadWrite)?,
-            times: DeviceTimes::default(),
-            exchange: None,
         })
     }
 
     /// Computes later gradients together with the devices of other ranks.
     pub(crate) fn share(&mut self, ranks: Arc<dyn Ranks>) {
-        self.exchange = Some(DeviceExchange::new(ranks));
+        self.online.share(ranks);
     }
 
     /// Copies parameters, moments and counters to the device.
     pub(crate) fn load(&mut self, online: &QNetwork, target: &QNetwork, optimizer: &Optimizer) -> Result<(), Error> {
-        let stream = &self.stream;
-        stream.upload(&self.params.view_mut(), online.params())?;
+        let stream = &self.minibatches.stream;
         stream.upload(&self.target.view_mut(), target.params())?;
-        for (to, from) in self.moments.iter_mut().zip(optimizer.vectors()) {
-            stream.upload(&to.view_mut(), from)?;
-        }
-        let StepCount { taken, skipped } = optimizer.steps();
-        let counters = LearnerCounters { taken, skipped, changes: online.version(), ..LearnerCounters::default() };
-        Ok(self.state.set_counters(stream, &counters)?)
+        self.online.load(stream, online.network(), optimizer)
     }
 
     /// Begins the updates after some steps of the environments.
     pub(crate) fn begin(&mut self, learning_rate: f32, max_norm: f32, rule: Rule) -> Result<(), Error> {
-        let settings = match rule {
-            Rule::Adam { beta1, beta2, epsilon } => UpdateSettings { beta1, beta2, epsilon, ..UpdateSettings::default() },
-            Rule::RmsProp { .. } => return Err(unsupported("optimizer", "RMSprop".into())),
-        };
-        self.state.set_settings(&self.stream, &UpdateSettings { learning_rate, max_norm, ..settings })?;
-        Ok(self.kernels.begin(&self.stream, &mut self.state)?)
+        let queue = Queue { stream: &self.minibatches.stream, kernels: &self.kernels };
+        self.online.begin(queue, learning_rate, max_norm, rule)
     }
 
-    /// Returns the minibatch of a slot, to draw transitions into.
-    pub(crate) fn batch(&mut self, slot: usize) -> &mut Batch {
-        &mut self.slots[slot].here
-    }
-
-    /// Forgets the transitions on the device, after the host's have changed.
-    pub(crate) fn clear_replay(&mut self) {
-        self.replay.iter_mut().for_each(DeviceReplay::clear);
-    }
-
-    /// Enqueues the copy of a slot's minibatch and its targets, without waiting.
+    /// Enqueues the targets of the current minibatch.
     ///
-    /// The update with the slot's last minibatch has ended ([`DeviceDqn::has_diverged`]).
     /// The best next action is the online network's if `double`, else the target network's.
-    pub(crate) fn targets(&mut self, slot: usize, double: bool, replay: &ReplayBuffer) -> Result<(), Error> {
-        let Slot { here, there, .. } = &mut self.slots[slot];
-        match &mut self.replay {
-            None => there.upload(&self.copies, here)?,
-            Some(copy) => {
-                copy.update(&self.copies, replay)?;
-                copy.gather(&self.copies, here, there)?;
-            }
-        }
-        self.stream.wait(&self.copies.record()?)?;
-        self.times.mark(&self.stream, DevicePhase::Learning)?;
-        self.set_targets(slot, double)
-    }
-
-    /// Enqueues the targets of a slot's minibatch.
-    fn set_targets(&mut self, slot: usize, double: bool) -> Result<(), Error> {
-        let own = self.own(slot);
-        let Self { stream, kernels, q_learning, slots, params, target, inputs, net, heads, q: [first, second], .. } = self;
-        let Slot { there, targets, .. } = &mut slots[slot];
-        let (batch, n, queue) = (there.columns(), targets.len(), Queue { stream, kernels });
+    pub(crate) fn targets(&mut self, double: bool) -> Result<(), Error> {
+        let own = self.online.own();
+        let Self { minibatches, kernels, q_learning, online, targets, target, inputs, heads, q: [first, second], .. } = self;
+        let (stream, batch, n) = (&minibatches.stream, minibatches.columns(), targets.len());
+        let (queue, LearntNet { net, params, .. }) = (Queue { stream, kernels }, online);
         let obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| inputs.write_samples(queue, &batch.next_obs, samples, x);
         net.forward_samples(queue, &target.view(), own.clone(), obs)?;
         read_q(stream, q_learning, net, *heads, n, first)?;
@@ -262,26 +166,18 @@ impl DeviceDqn {
         Ok(q_learning.targets(stream, &next, &targets.view_mut())?)
     }
 
-    /// Samples of a slot's minibatch that pass through the network here.
-    ///
-    /// The targets and the loss of other ranks' samples are computed from stale outputs. Their loss is replaced.
-    fn own(&self, slot: usize) -> Range<usize> {
-        let all = 0..self.slots[slot].targets.len();
-        self.exchange.as_ref().map_or(all, |exchange| self.slices.samples(exchange.own(&self.slices)))
-    }
-
-    /// Enqueues the gradient of a slot's minibatch, whose targets are set.
-    pub(crate) fn gradient(&mut self, slot: usize) -> Result<(), Error> {
-        let own = self.own(slot);
-        let Self { stream, kernels, q_learning, slots, params, inputs, net, slices, q: [first, second], .. } = self;
-        let Slot { there, targets, .. } = &slots[slot];
-        let (batch, n, queue, params) = (there.columns(), targets.len(), Queue { stream, kernels }, params.view());
+    /// Enqueues the gradient of the current minibatch, whose targets are set.
+    pub(crate) fn gradient(&mut self) -> Result<(), Error> {
+        let own = self.online.own();
+        let Self { minibatches, kernels, q_learning, online, targets, inputs, q: [first, second], errors, terms, .. } = self;
+        let (stream, batch, n) = (&minibatches.stream, minibatches.columns(), targets.len());
+        let (queue, LearntNet { net, params, .. }) = (Queue { stream, kernels }, &mut *online);
         let Actions::Discrete(actions) = batch.actions else { return Err(Error::ActionKind) };
         let obs = |samples: Range<usize>, x: &ViewMut<'_, f32>| inputs.write_samples(queue, &batch.obs, samples, x);
-        net.forward_samples(queue, &params, own, obs)?;
+        net.forward_samples(queue, &params.view(), own, obs)?;
         read_q(stream, q_learning, net, self.heads, n, first)?;
         let columns = TdColumns { q: first.view(), actions, targets: targets.view(), weights: batch.weights };
-        let others = (self.errors.view_mut(), self.terms.view_mut());
+        let others = (errors.view_mut(), terms.view_mut());
         match self.heads {
             Heads::Plain(q) => {
                 q_learning.loss(stream, &columns, [&net.gradient_mut(q, n), &others.0, &others.1])?;
@@ -292,91 +188,60 @@ impl DeviceDqn {
                 q_learning.dueling_gradient(stream, &second.view(), [&d_advantages, &d_values])?;
             }
         }
-        let minibatch = SlicedMinibatch { slices, columns: None };
-        if let Some(exchange) = self.exchange.as_mut().filter(|_| slices.count() > 1) {
-            let (partial, gradient, here) = (&mut self.partial, &mut self.gradient, &mut self.host_params);
-            let buffers = SharedBuffers { partial, gradient, here, terms: [&mut self.terms, &mut self.errors] };
-            exchange.gradient(queue, net, &params, minibatch, buffers, obs)?;
-        } else {
-            net.gradient(queue, &params, 0..slices.count(), minibatch, &mut self.partial.view_mut(), obs)?;
-            kernels.sum_gradients(stream, slices, &self.partial.view(), &self.gradient.view_mut())?;
-        }
-        Ok(q_learning.totals(stream, slices, &self.terms.view(), &mut self.state)?)
+        online.compute_gradient(queue, &mut [&mut *terms, errors], obs)?;
+        let LearntNet { slices, state, .. } = online;
+        Ok(q_learning.totals(stream, slices, &terms.view(), state, None)?)
     }
 
-    /// Enqueues a step along the gradient of a slot's minibatch.
+    /// Enqueues a step along the gradient of the current minibatch.
     ///
     /// It has no effect after learning stopped.
-    pub(crate) fn step(&mut self, slot: usize) -> Result<(), Error> {
-        let Self { stream, kernels, params, moments: [m, v], gradient, state, scratch, squares, slots, errors, .. } = self;
-        let gradient = gradient.view();
-        kernels.sum(stream, &gradient, None, Terms::Squares, &scratch.view_mut(), &squares.view_mut())?;
-        kernels.step(stream, &squares.view(), state)?;
-        kernels.adam(stream, &gradient, &params.view_mut(), [&m.view_mut(), &v.view_mut()], state)?;
-        let slot = &mut slots[slot];
-        stream.download_async(&mut slot.errors, &errors.view())?;
-        state.copy_counters(stream, &mut slot.counters)?;
-        slot.learnt = Some(stream.record()?);
-        Ok(self.times.mark(&self.stream, None)?)
+    pub(crate) fn step(&mut self) -> Result<(), Error> {
+        let Self { minibatches, kernels, online, errors, .. } = self;
+        online.step(Queue { stream: &minibatches.stream, kernels })?;
+        minibatches.end(errors, &[&online.state])
     }
 
     /// Moves the target network by `tau` towards the online one; 1 copies it.
     pub(crate) fn follow(&mut self, tau: f32) -> Result<(), Error> {
-        let Self { stream, q_learning, params, target, .. } = self;
-        if tau == 1.0 {
-            return Ok(stream.copy(&target.view_mut(), &params.view())?);
-        }
-        Ok(q_learning.follow(stream, &params.view(), &target.view_mut(), tau)?)
-    }
-
-    /// Waits for the update with a slot's minibatch; true if learning stopped there.
-    pub(crate) fn has_diverged(&mut self, slot: usize) -> Result<bool, Error> {
-        let Slot { counters, learnt, .. } = &mut self.slots[slot];
-        let Some(learnt) = learnt.take() else { return Ok(false) };
-        learnt.synchronize()?;
-        Ok(LearnerCounters::read(counters)?.stop == LearnerCounters::DIVERGED)
-    }
-
-    /// Waits for the update with a slot's minibatch, and returns the errors.
-    pub(crate) fn errors(&self, slot: usize) -> Result<&[f32], Error> {
-        Ok(self.slots[slot].errors.read()?)
+        let Self { minibatches, q_learning, online: LearntNet { params, state, .. }, target, .. } = self;
+        Ok(q_learning.follow(&minibatches.stream, &params.view(), &target.view_mut(), tau, state, None)?)
     }
 
     /// Waits for all updates, and returns their sums and the counters.
     pub(crate) fn results(&self) -> Result<(UpdateTotals, LearnerCounters), Error> {
-        let results = (self.state.totals(&self.stream)?, self.state.counters(&self.stream)?);
-        self.times.report()?;
+        let (stream, state) = (&self.minibatches.stream, &self.online.state);
+        let results = (state.totals(stream)?, state.counters(stream)?);
+        self.minibatches.times.report()?;
         Ok(results)
     }
 
     /// Copies the online parameters to a network that acts.
     pub(crate) fn fetch(&mut self, counters: &LearnerCounters, online: &mut QNetwork) -> Result<(), Error> {
-        self.stream.download_async(&mut self.host_params, &self.params.view())?;
-        online.network_mut().set_params(self.host_params.read()?, counters.changes)
+        self.online.fetch(&self.minibatches.stream, counters.changes, online.network_mut())
     }
 
     /// Copies moments and target network to the host.
     pub(crate) fn moments(&self) -> Result<[Vec<f32>; 3], Error> {
-        let [m, v] = &self.moments;
-        let here = |from: &Buffer<f32>| download(&self.stream, &from.view());
-        Ok([here(m)?, here(v)?, here(&self.target)?])
+        let stream = &self.minibatches.stream;
+        let [m, v] = self.online.moments(stream)?;
+        Ok([m, v, download(stream, &self.target.view())?])
     }
 
-    /// Computes gradient and loss of a slot's minibatch again.
+    /// Computes gradient and loss of the current minibatch again.
     ///
     /// Later minibatches may have overwritten them.
-    pub(crate) fn repeat(&mut self, slot: usize, double: bool) -> Result<Repeated<'_>, Error> {
-        // Without other ranks, which compute it, too: all targets are needed here.
-        let exchange = self.exchange.take();
-        let computed = self.set_targets(slot, double).and_then(|()| self.gradient(slot));
-        self.exchange = exchange;
+    pub(crate) fn repeat(&mut self, double: bool) -> Result<Repeated<'_>, Error> {
+        // All targets are needed here.
+        let exchange = self.online.take_exchange();
+        let computed = self.targets(double).and_then(|()| self.gradient());
+        self.online.set_exchange(exchange);
         computed?;
         let (totals, _) = self.results()?;
         let [loss, q_mean, _] = totals.last;
-        let here = |from: &Buffer<f32>| download(&self.stream, &from.view());
-        let Slot { here: batch, there, targets, .. } = &mut self.slots[slot];
-        there.download(&self.stream, batch)?;
-        Ok(Repeated { batch, targets: here(targets)?, gradient: here(&self.gradient)?, loss, q_mean })
+        let here = |from: &Buffer<f32>| download(&self.minibatches.stream, &from.view());
+        let (targets, gradient) = (here(&self.targets)?, here(&self.online.gradient)?);
+        Ok(Repeated { batch: self.minibatches.download()?, targets, gradient, loss, q_mean })
     }
 }
 
@@ -575,8 +440,8 @@ mod tests {
             ["-1.0f, 1.0f", "-0.5f, 0.5f"],
             ["* weight * (1.0f / (f32)n)", "/ (f32)n * weight"],
             ["sum += (f64)of_part[i];", "sum = (f64)((f32)sum + of_part[i]);"],
-            ["if (counters->stop != STOP_NOT) return;", "totals->minibatches += 1.0f;"],
-            ["target[i] += tau * (online[i] - target[i]);", "target[i] = (1.0f - tau) * target[i] + tau * online[i];"],
+            ["if (counters->stop != STOP_NOT || (other && other->stop != STOP_NOT)) return;", "totals->minibatches += 1.0f;"],
+            ["target[i] + tau * (online[i] - target[i])", "(1.0f - tau) * target[i] + tau * online[i]"],
         ];
         let unnoticed = Device::unnoticed("q_learning.cu", &mistakes, compare);
         assert!(unnoticed.is_empty(), "{unnoticed:?}");

@@ -1,0 +1,222 @@
+//! Critics of observations and actions on a device: the twin of [`Critics`].
+
+use std::ops::Range;
+
+use rl_buffer::TransitionViews;
+use rl_cuda::learner::{
+    ContinuousKernels, Entropy, LearnerKernels, LearnerState, QLearningKernels, TD_TERMS, ValueGradients, Values,
+};
+use rl_cuda::{Buffer, Device, Stream, View, ViewMut};
+use rl_envs::{Actions, Obs};
+
+use crate::Error;
+use crate::algorithms::critics::Critics;
+use crate::device::Queue;
+use crate::device::descent::{download, unsupported};
+use crate::device::net::DeviceNet;
+use crate::device::replayed::learnt::LearntNet;
+use crate::kernel::net::PackedNet;
+use crate::learner::BatchSizes;
+
+/// Stream of an update, and its kernels.
+#[derive(Clone, Copy)]
+pub(crate) struct Launches<'a> {
+    pub(crate) queue: Queue<'a>,
+    pub(crate) q_learning: &'a QLearningKernels,
+    pub(crate) continuous: &'a ContinuousKernels,
+}
+
+/// Kernels of an update.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    learner: LearnerKernels,
+    q_learning: QLearningKernels,
+    continuous: ContinuousKernels,
+}
+
+impl Kernels {
+    pub(crate) fn new(device: &Device) -> Result<Self, Error> {
+        let (learner, q_learning) = (LearnerKernels::new(device)?, QLearningKernels::new(device)?);
+        Ok(Self { learner, q_learning, continuous: ContinuousKernels::new(device)? })
+    }
+
+    pub(crate) fn on<'a>(&'a self, stream: &'a Stream) -> Launches<'a> {
+        let Self { learner: kernels, q_learning, continuous } = self;
+        Launches { queue: Queue { stream, kernels }, q_learning, continuous }
+    }
+}
+
+/// Critics with their targets, and what they need to learn from B samples.
+#[derive(Debug)]
+pub(crate) struct DeviceCritics {
+    pub(crate) online: LearntNet,
+    target: Buffer<f32>,
+    /// The critics once more, for gradients of their inputs.
+    of_inputs: DeviceNet,
+    /// Chains of the critics.
+    chains: (usize, Option<usize>),
+    scale: f32,
+    bounds: Buffer<f32>,             // (A, 2)
+    pub(crate) targets: Buffer<f32>, // (B)
+    pub(crate) errors: Buffer<f32>,  // (B)
+    terms: Buffer<f32>,              // (2, B)
+}
+
+/// Returns observations that are numbers.
+///
+/// # Errors
+/// [`Error::ObsKind`] for bytes.
+pub(crate) fn floats<'a>(obs: &Obs<View<'a, f32>, View<'a, u8>>) -> Result<View<'a, f32>, Error> {
+    match obs {
+        Obs::F32(obs) => Ok(*obs),
+        Obs::U8(_) => Err(Error::ObsKind),
+    }
+}
+
+impl DeviceCritics {
+    /// Allocates memory for minibatches of transitions.
+    ///
+    /// `bounds` are the middle and half of the range of each dimension of an action.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if there are no kernels for the critics; [`Error::Device`].
+    pub(crate) fn new(device: &Device, critics: &Critics, bounds: &[[f32; 2]], sizes: BatchSizes) -> Result<Self, Error> {
+        let (network, b) = (critics.online.network(), sizes.batch_size);
+        let Some(PackedNet { net, .. }) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
+        let floats = |len: usize| Buffer::<f32>::zeros(device, len);
+        let chains = critics.online.chains();
+        Ok(Self {
+            online: LearntNet::new(device, network, sizes)?,
+            target: floats(network.params().len())?,
+            of_inputs: DeviceNet::of_inputs(device, net, b)?,
+            chains: (chains[0], chains.get(1).copied()),
+            scale: critics.scale(),
+            bounds: Buffer::of(device, bounds.as_flattened())?,
+            targets: floats(b)?,
+            errors: floats(b)?,
+            terms: floats(TD_TERMS * b)?,
+        })
+    }
+
+    /// Bytes of parameters and moments, of gradients, and of activations.
+    pub(crate) fn bytes(&self) -> [usize; 3] {
+        let [params, gradients, activations] = self.online.bytes();
+        [params + self.target.bytes(), gradients, activations + self.of_inputs.bytes()]
+    }
+
+    /// Copies parameters, moments and counters to the device.
+    pub(crate) fn load(&mut self, stream: &Stream, critics: &Critics) -> Result<(), Error> {
+        stream.upload(&self.target.view_mut(), critics.target.network().params())?;
+        self.online.load(stream, critics.online.network(), critics.optimizer())
+    }
+
+    /// Enqueues the targets of a minibatch, `r + discount (least Q_target(s', a') - alpha log_prob(a'))`.
+    ///
+    /// `actions`, (B, A), are between -1 and 1.
+    pub(crate) fn set_targets(
+        &mut self,
+        Launches { queue, continuous, .. }: Launches<'_>,
+        batch: &TransitionViews<'_>,
+        actions: &View<'_, f32>,
+        entropy: Option<Entropy<'_>>,
+    ) -> Result<(), Error> {
+        let own = self.online.own();
+        let Self { online: LearntNet { net, .. }, target, chains: (one, other), targets, .. } = self;
+        let (n, obs) = (targets.len(), floats(&batch.next_obs)?);
+        let rows = |samples, x: &ViewMut<'_, f32>| write_rows(queue, continuous, [&obs, actions], None, n, samples, x);
+        net.forward_samples(queue, &target.view(), own, rows)?;
+        let next = Values { one: net.outputs(*one, n), other: other.map(|other| net.outputs(other, n)) };
+        let columns = [&batch.rewards, &batch.discounts];
+        Ok(continuous.targets(queue.stream, &next, entropy, columns, &targets.view_mut())?)
+    }
+
+    /// Enqueues the gradient of a minibatch, whose targets are set.
+    ///
+    /// Learning may have stopped at the actor.
+    pub(crate) fn gradient(
+        &mut self,
+        Launches { queue, q_learning, continuous }: Launches<'_>,
+        batch: &TransitionViews<'_>,
+        actor: &LearnerState,
+    ) -> Result<(), Error> {
+        let own = self.online.own();
+        let Self { online, chains, scale, bounds, targets, errors, terms, .. } = self;
+        let Actions::Continuous(actions) = &batch.actions else { return Err(Error::ActionKind) };
+        let (n, obs, bounds) = (targets.len(), floats(&batch.obs)?, bounds.view());
+        let rows = |samples, x: &ViewMut<'_, f32>| write_rows(queue, continuous, [&obs, actions], Some(&bounds), n, samples, x);
+        let LearntNet { net, params, .. } = &mut *online;
+        net.forward_samples(queue, &params.view(), own, rows)?;
+        let (q, d_q) = heads(net, *chains, n);
+        let (columns, to) = ([&targets.view(), &batch.weights], [&errors.view_mut(), &terms.view_mut()]);
+        continuous.loss(queue.stream, &q, columns, *scale, &d_q, to)?;
+        online.compute_gradient(queue, &mut [&mut *terms, errors], rows)?;
+        let LearntNet { slices, state, .. } = online;
+        Ok(q_learning.totals(queue.stream, slices, &terms.view(), state, Some(actor))?)
+    }
+
+    /// Enqueues the value that an actor raises, and its gradient with respect to the rows (B, D + A) that critics read.
+    ///
+    /// The value is that of the first critic, or of the lesser. Also writes the terms of the actor's loss, (2, B).
+    pub(crate) fn value(
+        &mut self,
+        Launches { queue, continuous, .. }: Launches<'_>,
+        batch: &TransitionViews<'_>,
+        actions: &View<'_, f32>,
+        entropy: Option<Entropy<'_>>,
+        first: bool,
+        terms: &ViewMut<'_, f32>,
+    ) -> Result<View<'_, f32>, Error> {
+        let Self { online: LearntNet { params, .. }, of_inputs, chains, targets, .. } = self;
+        let (n, obs, params) = (targets.len(), floats(&batch.obs)?, params.view());
+        let rows = |samples, x: &ViewMut<'_, f32>| write_rows(queue, continuous, [&obs, actions], None, n, samples, x);
+        of_inputs.forward_samples(queue, &params, 0..n, rows)?;
+        let (q, d_q) = heads(of_inputs, *chains, n);
+        continuous.value(queue.stream, &q, entropy, first, &d_q, terms)?;
+        of_inputs.input_gradient(queue, &params, n)
+    }
+
+    /// Moves the targets by the part `tau` of their way.
+    pub(crate) fn follow(&mut self, launches: Launches<'_>, tau: f32, actor: &LearnerState) -> Result<(), Error> {
+        let Self { online: LearntNet { params, state, .. }, target, .. } = self;
+        let (stream, target) = (launches.queue.stream, &target.view_mut());
+        Ok(launches.q_learning.follow(stream, &params.view(), target, tau, state, Some(actor))?)
+    }
+
+    /// Copies parameters, targets and moments to the host.
+    pub(crate) fn arrays(&self, stream: &Stream) -> Result<[Vec<f32>; 4], Error> {
+        let here = |from: &Buffer<f32>| download(stream, &from.view());
+        let [m, v] = self.online.moments(stream)?;
+        Ok([here(&self.online.params)?, here(&self.target)?, m, v])
+    }
+}
+
+/// Returns the values of critics, and their gradients for writing.
+fn heads(net: &mut DeviceNet, (one, other): (usize, Option<usize>), n: usize) -> (Values<'_>, ValueGradients<'_>) {
+    match other {
+        Some(other) => {
+            let ([one, other], [d_one, d_other]) = net.heads([one, other], n);
+            (Values { one, other: Some(other) }, ValueGradients { one: d_one, other: Some(d_other) })
+        }
+        None => {
+            let (one, d_one) = net.head(one, n);
+            (Values { one, other: None }, ValueGradients { one: d_one, other: None })
+        }
+    }
+}
+
+/// Writes the rows of some samples that critics read.
+fn write_rows(
+    queue: Queue<'_>,
+    continuous: &ContinuousKernels,
+    [obs, actions]: [&View<'_, f32>; 2],
+    bounds: Option<&View<'_, f32>>,
+    n: usize,
+    samples: Range<usize>,
+    rows: &ViewMut<'_, f32>,
+) -> Result<(), rl_cuda::Error> {
+    let [obs, actions] = [obs, actions].map(|all| {
+        let len = all.len() / n;
+        all.slice(samples.start * len..samples.end * len)
+    });
+    continuous.rows(queue.stream, [&obs, &actions], bounds, samples.len(), rows)
+}

@@ -1,0 +1,167 @@
+//! Minibatches of transitions on their way to a device.
+//!
+//! The host keeps the transitions and draws minibatches. A minibatch is gathered into page-locked memory and copied to the device
+//! while the device learns from the one before it. Alternatively only its indices are copied, and the device gathers it from a
+//! copy of the transitions.
+
+use std::sync::Arc;
+
+use rl_buffer::{Batch, DeviceBatch, DeviceReplay, Memory, Pinned, TransitionViews};
+use rl_cuda::learner::{LearnerCounters, LearnerState};
+use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream};
+
+use crate::Error;
+use crate::algorithms::replayed::Experience;
+use crate::device::times::{DevicePhase, DeviceTimes};
+
+/// Memory of a minibatch, on the host and on the device.
+#[derive(Debug)]
+struct Slot {
+    here: Batch,
+    there: DeviceBatch,
+    /// Number of minibatches drawn before.
+    update: u64,
+    errors: PinnedSlab<f32>,
+    /// Counters of each optimizer after the device learnt from the minibatch.
+    counters: Vec<PinnedSlab<u64>>,
+    /// End of the update, until somebody waits for it.
+    learnt: Option<Event>,
+}
+
+/// Two minibatches of B transitions: the device learns from one, and the host draws the other.
+#[derive(Debug)]
+pub(crate) struct DeviceMinibatches {
+    /// Stream of the updates.
+    pub(crate) stream: Stream,
+    /// Stream of the copies and gathers of minibatches.
+    copies: Stream,
+    replay: Option<DeviceReplay>,
+    /// Generation of the transitions that `replay` is a copy of.
+    generation: u64,
+    slots: [Slot; 2],
+    /// Slot of the latest minibatch.
+    at: usize,
+    pub(crate) times: DeviceTimes,
+}
+
+impl DeviceMinibatches {
+    /// Allocates memory for minibatches of `b` transitions, which `n_optimizers` learn from.
+    ///
+    /// With a copy of the replay memory if `copied`.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] and [`Error::Device`].
+    pub(crate) fn new(device: &Device, of: &Experience, copied: bool, b: usize, n_optimizers: usize) -> Result<Self, Error> {
+        let (replay, shape) = (of.transitions(), of.transitions().shape());
+        let memory: Arc<dyn Memory> = Arc::new(Pinned(device.clone()));
+        let counters = |_| PinnedSlab::zeros(Some(device), LearnerCounters::LEN, CpuAccess::ReadWrite);
+        let slot = || {
+            Ok::<_, Error>(Slot {
+                here: Batch::new_in(shape, b, &memory)?,
+                there: DeviceBatch::new(device, shape, b)?,
+                update: 0,
+                errors: PinnedSlab::zeros(Some(device), b, CpuAccess::ReadWrite)?,
+                counters: (0..n_optimizers).map(counters).collect::<Result<_, _>>()?,
+                learnt: None,
+            })
+        };
+        Ok(Self {
+            stream: device.stream()?,
+            copies: device.stream()?,
+            replay: copied.then(|| DeviceReplay::new(device, replay, b)).transpose()?,
+            generation: of.generation(),
+            slots: [slot()?, slot()?],
+            at: 0,
+            times: DeviceTimes::default(),
+        })
+    }
+
+    /// Bytes of the copy of the replay memory, and of the minibatches.
+    pub(crate) fn bytes(&self) -> [usize; 2] {
+        let slots = self.slots.iter().map(|slot| slot.there.bytes()).sum();
+        [self.replay.as_ref().map_or(0, DeviceReplay::bytes), slots]
+    }
+
+    /// Goes on to the other minibatch, and waits for the update with its last one.
+    ///
+    /// Returns the first optimizer at which learning stopped there, if any.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn turn(&mut self) -> Result<Option<usize>, Error> {
+        self.at = 1 - self.at;
+        self.wait()
+    }
+
+    /// Waits for the update with the current minibatch, as [`DeviceMinibatches::turn`] does.
+    pub(crate) fn wait(&mut self) -> Result<Option<usize>, Error> {
+        let Slot { counters, learnt, .. } = &mut self.slots[self.at];
+        let Some(learnt) = learnt.take() else { return Ok(None) };
+        learnt.synchronize()?;
+        for (i, counters) in counters.iter().enumerate() {
+            if LearnerCounters::read(counters)?.stop == LearnerCounters::DIVERGED {
+                return Ok(Some(i));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Draws the current minibatch, after the fraction `done` of training, and enqueues its copy.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] and [`Error::Device`].
+    pub(crate) fn draw(&mut self, experience: &mut Experience, done: f32) -> Result<(), Error> {
+        let Self { stream, copies, replay, generation, slots, at, times } = self;
+        let Slot { here, there, update, .. } = &mut slots[*at];
+        *update = experience.updates();
+        experience.draw(done, here, replay.is_some())?;
+        match replay {
+            None => there.upload(copies, here)?,
+            Some(copy) => {
+                if *generation != experience.generation() {
+                    copy.clear();
+                    *generation = experience.generation();
+                }
+                copy.update(copies, experience.transitions())?;
+                copy.gather(copies, here, there)?;
+            }
+        }
+        stream.wait(&copies.record()?)?;
+        Ok(times.mark(stream, DevicePhase::Learning)?)
+    }
+
+    /// Columns of the current minibatch on the device.
+    pub(crate) fn columns(&self) -> TransitionViews<'_> {
+        self.slots[self.at].there.columns()
+    }
+
+    /// Number of the current minibatch: how many were drawn before.
+    pub(crate) fn update(&self) -> u64 {
+        self.slots[self.at].update
+    }
+
+    /// Ends the update with the current minibatch, whose errors are copied to the host.
+    pub(crate) fn end(&mut self, errors: &Buffer<f32>, optimizers: &[&LearnerState]) -> Result<(), Error> {
+        let Self { stream, slots, at, times, .. } = self;
+        let slot = &mut slots[*at];
+        stream.download_async(&mut slot.errors, &errors.view())?;
+        for (state, counters) in optimizers.iter().zip(&mut slot.counters) {
+            state.copy_counters(stream, counters)?;
+        }
+        slot.learnt = Some(stream.record()?);
+        Ok(times.mark(stream, None)?)
+    }
+
+    /// Returns the current minibatch and its errors, which have been waited for.
+    pub(crate) fn errors(&self) -> Result<(&Batch, &[f32]), Error> {
+        let Slot { here, errors, .. } = &self.slots[self.at];
+        Ok((here, errors.read()?))
+    }
+
+    /// Copies the current minibatch to the host, all columns of it.
+    pub(crate) fn download(&mut self) -> Result<&Batch, Error> {
+        let Slot { here, there, .. } = &mut self.slots[self.at];
+        there.download(&self.stream, here)?;
+        Ok(here)
+    }
+}

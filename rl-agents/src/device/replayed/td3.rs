@@ -1,0 +1,124 @@
+//! TD3 on a device: the twin of [`Td3`](crate::Td3)'s updates.
+
+use rl_cuda::learner::ClippedNoise;
+use rl_cuda::{Buffer, Device};
+
+use crate::Error;
+use crate::algorithms::critics::Critics;
+use crate::algorithms::replayed::Experience;
+use crate::device::descent::download;
+use crate::device::replayed::actor_critics::{DeviceActorCritics, Parts, Repeated, at_critics};
+use crate::learner::optim::Optimizer;
+use crate::policy::deterministic::DeterministicPolicy;
+
+/// Actor, its target, and critics on a device.
+#[derive(Debug)]
+pub(crate) struct DeviceTd3 {
+    pub(crate) both: DeviceActorCritics,
+    target: Buffer<f32>,
+    /// Chain of the actions.
+    chain: usize,
+    /// Standard deviation and bound of the noise in targets' actions.
+    noise: [f32; 2],
+}
+
+impl DeviceTd3 {
+    /// Allocates memory for minibatches of transitions, and loads the kernels.
+    ///
+    /// With a copy of the replay memory if `copied`. `noise` is the standard deviation of the noise in targets' actions, and its
+    /// bound.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if there are no kernels for the networks; [`Error::Buffer`] and [`Error::Device`].
+    pub(crate) fn new(
+        device: &Device,
+        policy: &DeterministicPolicy,
+        critics: &Critics,
+        experience: &Experience,
+        copied: bool,
+        seed: u64,
+        noise: [f32; 2],
+    ) -> Result<Self, Error> {
+        let both = DeviceActorCritics::new(device, policy.network(), critics, policy.bounds(), experience, copied, seed)?;
+        let target = Buffer::zeros(device, policy.network().params().len())?;
+        Ok(Self { both, target, chain: policy.network().chain(0), noise })
+    }
+
+    /// Copies parameters, moments and counters to the device.
+    pub(crate) fn load(
+        &mut self,
+        [policy, target]: [&DeterministicPolicy; 2],
+        critics: &Critics,
+        optimizer: &Optimizer,
+    ) -> Result<(), Error> {
+        self.both.minibatches.stream.upload(&self.target.view_mut(), target.network().params())?;
+        self.both.load(policy.network(), optimizer, critics)
+    }
+
+    /// Enqueues the actions of the actor for the observations, or of its target for the next ones, with noise.
+    fn choose(&mut self, next: bool) -> Result<(), Error> {
+        let ([std, clip], noise, n) = (self.noise, self.both.noise(1), self.both.batch_size());
+        let Self { both, target, chain, .. } = self;
+        both.act(next.then_some(&target.view()), next)?;
+        let Parts { launches, actor, actions, .. } = both.parts();
+        let (outputs, added) = (actor.net.outputs(*chain, n), next.then_some(ClippedNoise { noise, std, clip }));
+        Ok(launches.continuous.choose(launches.queue.stream, &outputs, added, n, &actions.view_mut())?)
+    }
+
+    /// Enqueues the targets of the current minibatch.
+    pub(crate) fn set_targets(&mut self) -> Result<(), Error> {
+        self.choose(true)?;
+        let Parts { launches, minibatches, critics, actions, .. } = self.both.parts();
+        critics.set_targets(launches, &minibatches.columns(), &actions.view(), None)
+    }
+
+    /// Enqueues a step of the actor.
+    pub(crate) fn step_actor(&mut self) -> Result<(), Error> {
+        self.actor_gradient()?;
+        self.both.step_actor()
+    }
+
+    fn actor_gradient(&mut self) -> Result<(), Error> {
+        self.choose(false)?;
+        let n = self.both.batch_size();
+        let Self { both, chain, .. } = self;
+        let Parts { launches, minibatches, actor, critics, actions, terms } = both.parts();
+        let (batch, terms) = (minibatches.columns(), &terms.view_mut());
+        let d_rows = critics.value(launches, &batch, &actions.view(), None, true, terms)?;
+        let (outputs, d_outputs) = actor.net.head(*chain, n);
+        launches.continuous.choose_gradient(launches.queue.stream, [&outputs, &d_rows], n, &d_outputs)?;
+        both.actor_gradient()
+    }
+
+    /// Moves all targets by the part `tau` of their way.
+    pub(crate) fn follow(&mut self, tau: f32) -> Result<(), Error> {
+        self.both.follow(tau)?;
+        let Self { both, target, .. } = self;
+        let Parts { launches, actor, critics, .. } = both.parts();
+        let (stream, target, others) = (launches.queue.stream, &target.view_mut(), Some(&critics.online.state));
+        Ok(launches.q_learning.follow(stream, &actor.params.view(), target, tau, &actor.state, others)?)
+    }
+
+    /// Computes what learning stopped at from the current minibatch again.
+    pub(crate) fn repeat(&mut self, stopped: usize) -> Result<Repeated<'_>, Error> {
+        let exchanges = self.both.take_exchanges();
+        let computed = self.repeat_alone(stopped);
+        self.both.set_exchanges(exchanges);
+        computed?;
+        self.both.repeated(stopped)
+    }
+
+    fn repeat_alone(&mut self, stopped: usize) -> Result<(), Error> {
+        self.set_targets()?;
+        if at_critics(stopped) { self.both.critics_gradient() } else { self.actor_gradient() }
+    }
+
+    /// Copies what a snapshot has beside the actor's parameters, in its order.
+    pub(crate) fn arrays(&self) -> Result<Vec<Vec<f32>>, Error> {
+        let stream = &self.both.minibatches.stream;
+        let mut arrays = self.both.actor.moments(stream)?.to_vec();
+        arrays.push(download(stream, &self.target.view())?);
+        arrays.extend(self.both.critics.arrays(stream)?);
+        Ok(arrays)
+    }
+}
