@@ -10,13 +10,15 @@ use rl_buffer::{ActionSlice, Batch, ObsSlice};
 use rl_envs::{ActionSpace, Pool, Purpose, Space, rng};
 
 use crate::agent::Divergence;
-use crate::algorithms::replayed::{follow, optimizer, step, tensors};
-use crate::device::replayed::actor_critics::Repeated;
+use crate::algorithms::replayed::{Experience, follow, optimizer, step, tensors};
+use crate::device::replayed::actor_critics::DeviceActorCritics;
+use crate::device::replayed::critics::DeviceCritics;
+use crate::device::replayed::minibatches::Repeated;
 use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Stats, Tile, TileLoss};
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::policy::twin_q::{TwinQ, Value, columns};
-use crate::probe::Threads;
+use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;
 use crate::{Error, NetConfig, Scratch, Snapshot};
 
@@ -183,9 +185,19 @@ impl Critics {
         follow(self.target.network_mut(), self.online.network().params(), tau);
     }
 
-    /// Factor of the squared errors.
-    pub(crate) fn scale(&self) -> f32 {
-        self.scale
+    /// Allocates memory for the critics on a device.
+    ///
+    /// `bounds` are the middle and half of the range of each dimension of an action.
+    ///
+    /// # Errors
+    /// Errors of [`DeviceCritics::new`].
+    pub(crate) fn on_device(&self, device: &rl_cuda::Device, bounds: &[[f32; 2]]) -> Result<DeviceCritics, Error> {
+        DeviceCritics::new(device, &self.online, self.scale, bounds, self.q.len())
+    }
+
+    /// Critics and targets.
+    pub(crate) fn both(&self) -> [&TwinQ; 2] {
+        [&self.online, &self.target]
     }
 
     pub(crate) fn optimizer(&self) -> &Optimizer {
@@ -197,13 +209,42 @@ impl Critics {
         self.optimizer.set_steps(steps);
     }
 
+    /// Ends an update, with priorities by its errors.
+    ///
+    /// Of an update on a device, returns the optimizer at which learning stopped, if it was waited for.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`] or [`Error::Device`].
+    pub(crate) fn end(
+        &mut self,
+        experience: &mut Experience,
+        batch: &Batch,
+        device: Option<&mut DeviceActorCritics>,
+    ) -> Result<Option<usize>, Error> {
+        let Some(device) = device else { return experience.prioritize(batch, &mut self.errors).map(|()| None) };
+        device.end()?;
+        probe::report(experience.probe.as_ref(), Stage::Waiting);
+        if !experience.is_prioritized() {
+            return Ok(None);
+        }
+        let stopped = device.minibatches.wait()?;
+        if stopped.is_none() {
+            let (batch, errors) = device.minibatches.errors()?;
+            self.errors.clear();
+            self.errors.extend(errors);
+            experience.prioritize(batch, &mut self.errors)?;
+        }
+        Ok(stopped)
+    }
+
     /// Returns the error of an update on a device at which learning stopped.
     ///
     /// At the critics, or at the optimizer of their actor.
     ///
     /// # Errors
     /// [`Error::Diverged`].
-    pub(crate) fn stopped(&mut self, Repeated { batch, targets, gradient, loss }: Repeated<'_>, actor: Option<&Optimizer>, rate: f32) -> Result<(), Error> {
+    pub(crate) fn stopped(&mut self, repeated: Repeated<'_>, actor: Option<&Optimizer>, rate: f32) -> Result<(), Error> {
+        let Repeated { batch, targets, gradient, last: [loss, ..] } = repeated;
         self.targets = targets;
         let name = if actor.is_some() { "actor_loss" } else { "critic_loss" };
         self.check_diverged(actor.unwrap_or(&self.optimizer), &gradient, name, loss, rate, batch)

@@ -24,7 +24,8 @@ use crate::agent::{Divergence, NamedTensor, Observed, OnDevice, Replays, Shareab
 use crate::algorithms::replayed::{
     Experience, Learns, Priorities, ReplaySettings, follow, learn_from, optimizer, replay_settings, step, tensors,
 };
-use crate::device::replayed::dqn::{DeviceDqn, Repeated};
+use crate::device::replayed::dqn::DeviceDqn;
+use crate::device::replayed::minibatches::Repeated;
 use crate::kernel::gradient::Slices;
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{Stats, Tile, TileLoss};
@@ -600,7 +601,7 @@ impl TdDevice<'_> {
         }
         self.fetch()?;
         let Self { host, device } = self;
-        let Repeated { batch, targets, gradient, loss, q_mean } = device.repeat(host.config.double)?;
+        let Repeated { batch, targets, gradient, last: [loss, q_mean, _] } = device.repeat(host.config.double)?;
         let minibatch = tensors(batch, &targets, |obs| Ok(host.network.network().features(obs)?))?;
         Err(host.diverged(&gradient, [loss, q_mean], minibatch))
     }

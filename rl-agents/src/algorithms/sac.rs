@@ -280,6 +280,7 @@ impl Sac {
     pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
         let Self { policy, critics, config, target_entropy, seed, experience, .. } = &self;
         let learnt = (config.ent_coef == OrAuto::Auto).then_some(*target_entropy);
+        let critics = critics.on_device(device, policy.bounds())?;
         let device = DeviceSac::new(device, policy, critics, experience, config.replay_on_device, *seed, learnt)?;
         self.device = Some(device);
         self.load_device()?;
@@ -290,8 +291,8 @@ impl Sac {
     fn load_device(&mut self) -> Result<(), Error> {
         let alphas = [self.alpha(), self.log_alpha[0]];
         let Self { device, policy, critics, optimizers, .. } = self;
-        let optimizers = [&optimizers.actor, &optimizers.alpha];
-        device.as_mut().map_or(Ok(()), |device| device.load(policy, critics, optimizers, alphas))
+        let optimizers = [&optimizers.actor, critics.optimizer(), &optimizers.alpha];
+        device.as_mut().map_or(Ok(()), |device| device.load(policy, critics.both(), optimizers, alphas))
     }
 
     /// Draws the next minibatch, after the fraction `done` of training.
@@ -415,22 +416,12 @@ impl Sac {
     /// Ends the update, with priorities by its errors.
     fn end(&mut self, rate: f32) -> Result<(), Error> {
         let Self { critics, experience, memory, device, .. } = self;
-        let Some(device) = device else { return experience.prioritize(&memory.batch, &mut critics.errors) };
-        device.both.end()?;
-        probe::report(experience.probe.as_ref(), Stage::Waiting);
-        if !experience.is_prioritized() {
-            return Ok(());
-        }
-        let stopped = device.both.minibatches.wait()?;
-        self.check_device(stopped, rate)?;
-        let Self { critics, experience, device: Some(device), .. } = self else { return Ok(()) };
-        let (batch, errors) = device.both.minibatches.errors()?;
-        critics.errors.clear();
-        critics.errors.extend(errors);
-        experience.prioritize(batch, &mut critics.errors)
+        let device = device.as_mut().map(|device| &mut device.both);
+        let stopped = critics.end(experience, &memory.batch, device)?;
+        self.check_device(stopped, rate)
     }
 
-    /// Goes on to the device's other minibatch, and waits for the update with its last one.
+    /// Turns to the device's other minibatch, and waits for the update with its last one.
     fn turn(&mut self, rate: f32) -> Result<(), Error> {
         let stopped = self.device.as_mut().map_or(Ok(None), |device| device.both.minibatches.turn())?;
         self.check_device(stopped, rate)
@@ -448,9 +439,19 @@ impl Sac {
     /// Waits for the device's updates, and copies the policy to act with, and sums.
     fn fetch(&mut self) -> Result<(), Error> {
         let Self { policy, critics, optimizers, sums, device: Some(device), .. } = self else { return Ok(()) };
-        let learnt = device.both.fetch(policy.network_mut(), &mut optimizers.actor, critics)?;
-        let (n, actor, of_critics) = (learnt.critics.minibatches, learnt.actor.policy, learnt.critics.policy);
-        *sums = SacSums { n, actor, critics: of_critics, of_critics: learnt.steps(), ..*sums };
+        let learnt = device.both.fetch(policy.network_mut())?;
+        let [of_actor, of_critics] = learnt.steps();
+        optimizers.actor.set_steps(of_actor);
+        critics.set_steps(of_critics);
+        let [of_actor, of_critics] = [&learnt.actor, &learnt.critics];
+        *sums = SacSums {
+            n: of_critics.minibatches,
+            actor: of_actor.policy,
+            critics: of_critics.policy,
+            of_actor: StepSums::of(of_actor),
+            of_critics: StepSums::of(of_critics),
+            ..*sums
+        };
         if let Some((totals, taken)) = device.temperature()? {
             (sums.alpha, sums.alpha_loss) = (totals.value, totals.policy);
             optimizers.alpha.set_steps(StepCount { taken, skipped: 0 });

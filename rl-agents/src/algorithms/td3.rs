@@ -248,6 +248,7 @@ impl Td3 {
     pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
         let Self { policy, critics, config, seed, experience, .. } = &self;
         let noise = [config.target_policy_noise, config.target_noise_clip];
+        let critics = critics.on_device(device, policy.bounds())?;
         let device = DeviceTd3::new(device, policy, critics, experience, config.replay_on_device, *seed, noise)?;
         self.device = Some(device);
         self.load_device()?;
@@ -257,7 +258,8 @@ impl Td3 {
     /// Copies the state to the device, if one learns.
     fn load_device(&mut self) -> Result<(), Error> {
         let Self { device, policy, policy_target, critics, optimizer, .. } = self;
-        device.as_mut().map_or(Ok(()), |device| device.load([policy, policy_target], critics, optimizer))
+        let optimizers = [&*optimizer, critics.optimizer()];
+        device.as_mut().map_or(Ok(()), |device| device.load([policy, policy_target], critics.both(), optimizers))
     }
 
     /// Draws the next minibatch, after the fraction `done` of training.
@@ -358,22 +360,12 @@ impl Td3 {
     /// Ends the update, with priorities by its errors.
     fn end(&mut self, rate: f32) -> Result<(), Error> {
         let Self { critics, experience, memory, device, .. } = self;
-        let Some(device) = device else { return experience.prioritize(&memory.batch, &mut critics.errors) };
-        device.both.end()?;
-        probe::report(experience.probe.as_ref(), Stage::Waiting);
-        if !experience.is_prioritized() {
-            return Ok(());
-        }
-        let stopped = device.both.minibatches.wait()?;
-        self.check_device(stopped, rate)?;
-        let Self { critics, experience, device: Some(device), .. } = self else { return Ok(()) };
-        let (batch, errors) = device.both.minibatches.errors()?;
-        critics.errors.clear();
-        critics.errors.extend(errors);
-        experience.prioritize(batch, &mut critics.errors)
+        let device = device.as_mut().map(|device| &mut device.both);
+        let stopped = critics.end(experience, &memory.batch, device)?;
+        self.check_device(stopped, rate)
     }
 
-    /// Goes on to the device's other minibatch, and waits for the update with its last one.
+    /// Turns to the device's other minibatch, and waits for the update with its last one.
     fn turn(&mut self, rate: f32) -> Result<(), Error> {
         let stopped = self.device.as_mut().map_or(Ok(None), |device| device.both.minibatches.turn())?;
         self.check_device(stopped, rate)
@@ -391,7 +383,10 @@ impl Td3 {
     /// Waits for the device's updates, and copies the policy to act with, and sums.
     fn fetch(&mut self) -> Result<(), Error> {
         let Self { policy, critics, optimizer, sums, actor_loss, device: Some(device), .. } = self else { return Ok(()) };
-        let learnt = device.both.fetch(policy.network_mut(), optimizer, critics)?;
+        let learnt = device.both.fetch(policy.network_mut())?;
+        let [of_actor, of_critics] = learnt.steps();
+        optimizer.set_steps(of_actor);
+        critics.set_steps(of_critics);
         let [of_actor, of_critics] = [&learnt.actor, &learnt.critics];
         *sums = Td3Sums {
             n: of_critics.minibatches,

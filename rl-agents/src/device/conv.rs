@@ -64,7 +64,9 @@ impl DeviceConvs {
         self.0.last().map_or(inputs, |conv| conv.outputs.view())
     }
 
-    /// Returns activation and gradient of the last convolution's outputs, if there is one, and what dense layers read.
+    /// Returns activation and gradient of the last outputs, if there are any.
+    ///
+    /// Also returns what dense layers read.
     #[expect(clippy::type_complexity, reason = "no other function returns it")]
     pub(crate) fn features_mut<'a>(
         &'a mut self,

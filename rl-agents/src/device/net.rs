@@ -63,7 +63,7 @@ pub(crate) struct DeviceNet {
     learns: bool,
 }
 
-/// What a network on a device is for.
+/// Purpose of a network on a device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Acts,
@@ -215,7 +215,9 @@ impl DeviceNet {
         self.deltas.view_mut().into_slice(first(&self.delta_places[last], m * self.layers[last].dense.n_out))
     }
 
-    /// Returns the outputs of a chain for the first `m` samples, and their gradient for writing.
+    /// Returns the outputs of a chain, and their gradient for writing.
+    ///
+    /// For the first `m` samples.
     pub(crate) fn head(&mut self, chain: usize, m: usize) -> (View<'_, f32>, ViewMut<'_, f32>) {
         let last = self.chains[chain].end - 1;
         let of = |places: &[Range<usize>]| first(&places[last], m * self.layers[last].dense.n_out);
@@ -223,9 +225,9 @@ impl DeviceNet {
         (self.outputs.view().slice(outputs), self.deltas.view_mut().into_slice(deltas))
     }
 
-    /// Returns the gradients of the inputs of the first `m` samples, (m, I), whose activations are held.
+    /// Returns the gradients of the inputs of the first `m` samples, (m, I).
     ///
-    /// The gradients of the outputs have been written.
+    /// Their activations are held. The gradients of the outputs have been written.
     pub(crate) fn input_gradient(&mut self, queue: Queue<'_>, params: &View<'_, f32>, m: usize) -> Result<View<'_, f32>, Error> {
         self.dense_back(queue, params, 0..m, None)?;
         Ok(self.input_deltas.view().slice(0..m * (self.inputs.len() / self.held)))
@@ -459,9 +461,9 @@ impl DeviceNet {
         convs.gradient(queue, params, slices, inputs, held..held + samples.len(), partial)
     }
 
-    /// Takes gradients of the outputs back through the dense layers, for some samples whose activations are held.
+    /// Takes gradients of the outputs of some samples back through the dense layers.
     ///
-    /// With slices, writes the partial gradients of the weights, too.
+    /// Their activations are held. With slices, writes the partial gradients of the weights, too.
     fn dense_back(
         &mut self,
         Queue { stream, kernels }: Queue<'_>,

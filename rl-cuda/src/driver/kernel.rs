@@ -164,9 +164,10 @@ mod tests {
     use crate::elementary::{self, Function};
     use crate::learner::{
         ActionDistribution, Activation, CellBuffers, CellKind, CellState, ClippedNoise, ContinuousKernels, ConvLayer, ConvShape,
-        DenseLayer, DenseParams, Entropy, Episodes, EpochOrder, HeadSizes, JudgedSamples, LearnerKernels, LearnerState, LossColumns, LossHeads, MemoryKernels,
-        MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Noise, Objective, OffPolicyKernels,
-        OneHotInputs, PARTS, QLearningKernels, SequenceColumns, SequencePart, SquashedColumns, TD_TERMS, TdColumns, Terms, ValueGradients, Values,
+        DenseLayer, DenseParams, Entropy, Episodes, EpochOrder, HeadSizes, JudgedSamples, LearnerKernels, LearnerState,
+        LossColumns, LossHeads, MemoryKernels, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples,
+        NextColumns, Noise, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, SequenceColumns, SequencePart,
+        SquashedColumns, TD_TERMS, TdColumns, Terms, ValueGradients, Values,
     };
     use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};

@@ -3,7 +3,7 @@
 use super::kernels::BLOCK;
 use super::q_learning::TD_TERMS;
 use super::state::LearnerState;
-use crate::driver::args::{arguments, args, long};
+use crate::driver::args::{args, arguments, long};
 use crate::driver::kernel::Kernel;
 use crate::error::length;
 use crate::{Device, Error, Stream, View, ViewMut};

@@ -5,10 +5,10 @@ pub(crate) mod memory;
 use std::hash::Hash;
 
 use rl_cuda::learner::{
-    ActionDistribution, Activation, ConvLayer, ConvShape, DenseLayer, DenseParams, EpochOrder, HeadSizes, JudgedSamples,
-    LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices, NarrowLayer, NarrowNet,
-    NarrowNumbers, NarrowSamples, NextColumns, Objective, OffPolicyKernels, PARTS, QLearningKernels, TD_TERMS, TdColumns, Terms,
-    UpdateSettings,
+    ActionDistribution, Activation, ClippedNoise, ContinuousKernels, ConvLayer, ConvShape, DenseLayer, DenseParams, Entropy,
+    EpochOrder, HeadSizes, JudgedSamples, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices,
+    NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Noise, Objective, OffPolicyKernels, PARTS,
+    QLearningKernels, SquashedColumns, TD_TERMS, TdColumns, Terms, UpdateSettings, ValueGradients, Values,
 };
 use rl_cuda::targets::Steps;
 use rl_cuda::{Buffer, Device};
@@ -334,6 +334,54 @@ pub(crate) fn q_learning(device: &Device, bits: &mut Bits<'_>) {
             let totals = state.totals(&stream).unwrap();
             format!("{totals:?}").hash(&mut bits.hash);
         }
+    }
+}
+
+/// Updates of an actor and critics of which only the outputs exist.
+pub(crate) fn continuous(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) = (device.stream().unwrap(), ContinuousKernels::new(device).unwrap(), source(7));
+    let (others, mut state) = ([(); 2].map(|()| LearnerState::new(device).unwrap()), LearnerState::new(device).unwrap());
+    for (n, d, a) in [(1, 1, 1), (33, 3, 6), (130, 8, 2)] {
+        let mut floats = |n: usize| upload(device, &source.floats(n));
+        let (obs, outputs, log_stds, bounds, alpha) = (floats(n * d), floats(n * a), floats(n * a), floats(2 * a), floats(1));
+        let (one, other, rewards, discounts) = (floats(n), floats(n), floats(n), floats(n));
+        let zeros = |len: usize| Buffer::<f32>::zeros(device, len).unwrap();
+        let (mut rows, mut terms, mut square) = (zeros(n * (d + a)), zeros(2 * n), Buffer::<f64>::zeros(device, 1).unwrap());
+        let [mut noise, mut actions, mut d_outputs, mut d_log_stds] = [(); 4].map(|()| zeros(n * a));
+        let [mut log_probs, mut targets, mut errors, mut d_one, mut d_other] = [(); 5].map(|()| zeros(n));
+        let [mut temperature, mut gradient] = [zeros(1), zeros(1)];
+        let from = Noise { seed: 3, update: n as u64, first: 1 };
+        let columns = SquashedColumns { means: outputs.view(), log_stds: log_stds.view() };
+        let to = [&noise.view_mut(), &actions.view_mut(), &log_probs.view_mut()];
+        kernels.squash(&stream, &columns, from, to).unwrap();
+        let bounds = bounds.view();
+        kernels.rows(&stream, [&obs.view(), &actions.view()], Some(&bounds), n, &rows.view_mut()).unwrap();
+        let q = Values { one: one.view(), other: Some(other.view()) };
+        let entropy = Entropy { log_probs: log_probs.view(), temperature: alpha.view(), log_alpha: Some(alpha.view()) };
+        let of_step = [&rewards.view(), &discounts.view()];
+        kernels.targets(&stream, &q, Some(entropy), of_step, &targets.view_mut()).unwrap();
+        let gradients = ValueGradients { one: d_one.view_mut(), other: Some(d_other.view_mut()) };
+        let (of, to) = ([&targets.view(), &discounts.view()], [&errors.view_mut(), &terms.view_mut()]);
+        kernels.loss(&stream, &q, of, 0.5, &gradients, to).unwrap();
+        stream.synchronize().unwrap();
+        [&d_one, &d_other, &terms].into_iter().for_each(|column| bits.floats(&column.view()));
+        let gradients = ValueGradients { one: d_one.view_mut(), other: Some(d_other.view_mut()) };
+        kernels.value(&stream, &q, Some(entropy), false, &gradients, &terms.view_mut()).unwrap();
+        let (of, to) = ([&noise.view(), &rows.view(), &alpha.view()], [&d_outputs.view_mut(), &d_log_stds.view_mut()]);
+        kernels.squash_gradient(&stream, &columns, of, n, to).unwrap();
+        let to = (&temperature.view_mut(), &gradient.view_mut(), &square.view_mut());
+        let of = [&log_probs.view(), &alpha.view()];
+        kernels.temperature(&stream, of, -1.0, to, [&others[0], &others[1]], &mut state).unwrap();
+        stream.synchronize().unwrap();
+        let written = [&noise, &actions, &log_probs, &rows, &targets, &errors, &d_one, &d_other, &terms, &d_outputs, &d_log_stds];
+        written.into_iter().chain([&temperature, &gradient]).for_each(|column| bits.floats(&column.view()));
+        let added = Some(ClippedNoise { noise: from, std: 0.3, clip: 0.5 });
+        kernels.choose(&stream, &outputs.view(), added, n, &actions.view_mut()).unwrap();
+        kernels.choose_gradient(&stream, [&outputs.view(), &rows.view()], n, &d_outputs.view_mut()).unwrap();
+        stream.synchronize().unwrap();
+        [&actions, &d_outputs].into_iter().for_each(|column| bits.floats(&column.view()));
+        let totals = state.totals(&stream).unwrap();
+        format!("{totals:?}").hash(&mut bits.hash);
     }
 }
 

@@ -1,33 +1,32 @@
-//! An actor of continuous actions and its critics on a device: what [`sac`](super::sac) and [`td3`](super::td3) share.
+//! An actor of continuous actions and its critics on a device.
 //!
-//! Every kernel has the operations of the CPU's in the same order, so the parameters are the same, bit for bit, on a CPU with fused
-//! multiply-add.
+//! [`sac`](super::sac) and [`td3`](super::td3) share them. Every kernel has the operations of the CPU's in the same order, so the
+//! parameters are the same, bit for bit, on a CPU with fused multiply-add.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use rl_buffer::{Batch, Memory};
+use rl_buffer::Memory;
 use rl_cuda::learner::{LearnerCounters, MinibatchSlices, Noise, TD_TERMS, UpdateTotals};
 use rl_cuda::{Buffer, Device, View, ViewMut};
 
 use crate::Error;
 use crate::agent::OnDevice;
-use crate::algorithms::critics::Critics;
 use crate::algorithms::replayed::Experience;
 use crate::device::descent::{download, with_rest};
 use crate::device::exchange::DeviceExchange;
 use crate::device::normalize::Inputs;
 use crate::device::replayed::critics::{DeviceCritics, Kernels, Launches};
 use crate::device::replayed::learnt::LearntNet;
-use crate::device::replayed::minibatches::DeviceMinibatches;
+use crate::device::replayed::minibatches::{DeviceMinibatches, Repeated};
 use crate::device::times::DeviceWatch;
 use crate::learner::BatchSizes;
-use crate::learner::descent::StepSums;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::policy::network::Network;
+use crate::policy::twin_q::TwinQ;
 use crate::ranks::Ranks;
 
-/// Optimizer at which learning stopped: its index among those that end a minibatch.
+/// Index of the critics among the optimizers that end a minibatch.
 const CRITICS: usize = 0;
 
 /// Networks and their optimizers on a device, with the memory of an update.
@@ -45,27 +44,18 @@ pub(crate) struct DeviceActorCritics {
     seed: u64,
 }
 
-/// A minibatch at which learning stopped, and what was computed from it.
-pub(crate) struct Repeated<'a> {
-    pub(crate) batch: &'a Batch,
-    pub(crate) targets: Vec<f32>,
-    pub(crate) gradient: Vec<f32>,
-    /// Mean loss.
-    pub(crate) loss: f32,
-}
-
 /// Sums of the updates after a rollout, and counters.
 pub(crate) struct Learnt {
     pub(crate) actor: UpdateTotals,
     pub(crate) critics: UpdateTotals,
-    of_actor: LearnerCounters,
-    of_critics: LearnerCounters,
+    /// Counters of actor and critics.
+    counters: [LearnerCounters; 2],
 }
 
 impl Learnt {
-    /// Steps of actor and critics.
-    pub(crate) fn steps(&self) -> StepSums {
-        StepSums::of(&self.critics).and(StepSums::of(&self.actor))
+    /// Steps of the optimizers of actor and critics.
+    pub(crate) fn steps(&self) -> [StepCount; 2] {
+        self.counters.map(|LearnerCounters { taken, skipped, .. }| StepCount { taken, skipped })
     }
 }
 
@@ -109,20 +99,19 @@ impl DeviceActorCritics {
     pub(crate) fn new(
         device: &Device,
         actor: &Network,
-        critics: &Critics,
+        critics: DeviceCritics,
         bounds: &[[f32; 2]],
         experience: &Experience,
         copied: bool,
         seed: u64,
     ) -> Result<Self, Error> {
         let b = critics.targets.len();
-        let sizes = BatchSizes { batch_size: b, micro_batch: 0 };
         Ok(Self {
             minibatches: DeviceMinibatches::new(device, experience, copied, b, 2)?,
             kernels: Kernels::new(device)?,
-            actor: LearntNet::new(device, actor, sizes)?,
+            actor: LearntNet::new(device, actor, BatchSizes { batch_size: b, micro_batch: 0 })?,
             inputs: Inputs::new(device, actor, experience.transitions().shape().obs_len)?,
-            critics: DeviceCritics::new(device, critics, bounds, sizes)?,
+            critics,
             whole: MinibatchSlices::new(b, 1, 1, 1),
             actions: Buffer::zeros(device, b * bounds.len())?,
             terms: Buffer::zeros(device, TD_TERMS * b)?,
@@ -137,9 +126,16 @@ impl DeviceActorCritics {
     }
 
     /// Copies parameters, moments and counters to the device.
-    pub(crate) fn load(&mut self, actor: &Network, optimizer: &Optimizer, critics: &Critics) -> Result<(), Error> {
-        self.actor.load(&self.minibatches.stream, actor, optimizer)?;
-        self.critics.load(&self.minibatches.stream, critics)
+    ///
+    /// `critics` are the critics and their targets, `optimizers` those of actor and critics.
+    pub(crate) fn load(
+        &mut self,
+        actor: &Network,
+        [online, target]: [&TwinQ; 2],
+        [of_actor, of_critics]: [&Optimizer; 2],
+    ) -> Result<(), Error> {
+        self.actor.load(&self.minibatches.stream, actor, of_actor)?;
+        self.critics.load(&self.minibatches.stream, online, target, of_critics)
     }
 
     /// Begins the updates after some steps of the environments.
@@ -154,12 +150,14 @@ impl DeviceActorCritics {
         self.critics.targets.len()
     }
 
-    /// Normal numbers of the current minibatch's update, of the stream `first` on.
+    /// Normal numbers of the current update, of the stream `first` on.
     pub(crate) fn noise(&self, first: usize) -> Noise {
         Noise { seed: self.seed, update: self.minibatches.update(), first: first as u32 }
     }
 
-    /// Enqueues the actor, or another network of its layers, for the observations or the next ones.
+    /// Enqueues the actor for the observations or the next ones.
+    ///
+    /// With `params`, another network of its layers.
     pub(crate) fn act(&mut self, params: Option<&View<'_, f32>>, next: bool) -> Result<(), Error> {
         let Self { minibatches, kernels, actor: LearntNet { net, params: own, .. }, inputs, critics, .. } = self;
         let (queue, batch) = (kernels.on(&minibatches.stream).queue, minibatches.columns());
@@ -169,21 +167,21 @@ impl DeviceActorCritics {
     }
 
     /// Borrows the parts that an update needs.
-    pub(crate) fn parts(&mut self) -> Parts<'_> {
+    pub(crate) fn parts(&mut self) -> DeviceParts<'_> {
         let Self { minibatches, kernels, actor, critics, actions, terms, .. } = self;
-        Parts { launches: kernels.on(&minibatches.stream), minibatches, actor, critics, actions, terms }
+        DeviceParts { launches: kernels.on(&minibatches.stream), minibatches, actor, critics, actions, terms }
     }
 
     /// Enqueues the gradient of the critics.
     pub(crate) fn critics_gradient(&mut self) -> Result<(), Error> {
-        let Parts { launches, minibatches, actor, critics, .. } = self.parts();
+        let DeviceParts { launches, minibatches, actor, critics, .. } = self.parts();
         critics.gradient(launches, &minibatches.columns(), &actor.state)
     }
 
     /// Enqueues a step of the critics.
     pub(crate) fn step_critics(&mut self) -> Result<(), Error> {
         self.critics_gradient()?;
-        let Parts { launches, critics, .. } = self.parts();
+        let DeviceParts { launches, critics, .. } = self.parts();
         critics.online.step(launches.queue)
     }
 
@@ -199,13 +197,13 @@ impl DeviceActorCritics {
 
     /// Enqueues a step of the actor along its gradient.
     pub(crate) fn step_actor(&mut self) -> Result<(), Error> {
-        let Parts { launches, actor, .. } = self.parts();
+        let DeviceParts { launches, actor, .. } = self.parts();
         actor.step(launches.queue)
     }
 
     /// Moves the targets of the critics by the part `tau` of their way.
     pub(crate) fn follow(&mut self, tau: f32) -> Result<(), Error> {
-        let Parts { launches, actor, critics, .. } = self.parts();
+        let DeviceParts { launches, actor, critics, .. } = self.parts();
         critics.follow(launches, tau, &actor.state)
     }
 
@@ -221,25 +219,16 @@ impl DeviceActorCritics {
         let learnt = Learnt {
             actor: actor.totals(stream)?,
             critics: critics.totals(stream)?,
-            of_actor: actor.counters(stream)?,
-            of_critics: critics.counters(stream)?,
+            counters: [actor.counters(stream)?, critics.counters(stream)?],
         };
         self.minibatches.times.report()?;
         Ok(learnt)
     }
 
-    /// Waits for all updates, and copies the actor and the numbers of steps to the host.
-    pub(crate) fn fetch(
-        &mut self,
-        actor: &mut Network,
-        optimizer: &mut Optimizer,
-        critics: &mut Critics,
-    ) -> Result<Learnt, Error> {
+    /// Waits for all updates, and copies the actor to the host.
+    pub(crate) fn fetch(&mut self, actor: &mut Network) -> Result<Learnt, Error> {
         let learnt = self.results()?;
-        let steps = |counters: &LearnerCounters| StepCount { taken: counters.taken, skipped: counters.skipped };
-        optimizer.set_steps(steps(&learnt.of_actor));
-        critics.set_steps(steps(&learnt.of_critics));
-        self.actor.fetch(&self.minibatches.stream, learnt.of_actor.changes, actor)?;
+        self.actor.fetch(&self.minibatches.stream, learnt.counters[0].changes, actor)?;
         Ok(learnt)
     }
 
@@ -257,16 +246,15 @@ impl DeviceActorCritics {
     /// Returns what was computed again from the current minibatch, at which `stopped` has.
     pub(crate) fn repeated(&mut self, stopped: usize) -> Result<Repeated<'_>, Error> {
         let learnt = self.results()?;
-        let (net, totals) =
-            if stopped == CRITICS { (&self.critics.online, learnt.critics) } else { (&self.actor, learnt.actor) };
+        let (net, totals) = if stopped == CRITICS { (&self.critics.online, learnt.critics) } else { (&self.actor, learnt.actor) };
         let here = |from: &Buffer<f32>| download(&self.minibatches.stream, &from.view());
         let (targets, gradient) = (here(&self.critics.targets)?, here(&net.gradient)?);
-        Ok(Repeated { batch: self.minibatches.download()?, targets, gradient, loss: totals.last[0] })
+        Ok(Repeated { batch: self.minibatches.download()?, targets, gradient, last: totals.last })
     }
 }
 
 /// Parts of [`DeviceActorCritics`] that an update needs.
-pub(crate) struct Parts<'a> {
+pub(crate) struct DeviceParts<'a> {
     pub(crate) launches: Launches<'a>,
     pub(crate) minibatches: &'a DeviceMinibatches,
     pub(crate) actor: &'a mut LearntNet,
@@ -383,7 +371,9 @@ mod tests {
         Collector::new(5, &Pendulum::default(), &Pool::new(2).unwrap(), 1).unwrap()
     }
 
-    /// Compares rollouts learnt from on a device with the same ones on the CPU; the agents change places after the second.
+    /// Compares rollouts learnt from on a device with the same ones on the CPU.
+    ///
+    /// The agents change places after the second.
     fn compare(device: &Device, collector: fn() -> Collector, case: &Case, n_rollouts: usize) {
         let (pool, mut here, mut there) = (Pool::new(2).unwrap(), collector(), collector());
         let (mut cpu, mut gpu) = (case.agent(&here, None), case.agent(&there, Some(device)));

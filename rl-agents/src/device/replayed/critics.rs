@@ -1,4 +1,6 @@
-//! Critics of observations and actions on a device: the twin of [`Critics`].
+//! Critics of observations and actions on a device.
+//!
+//! The twin of [`Critics`](crate::algorithms::critics::Critics).
 
 use std::ops::Range;
 
@@ -10,13 +12,14 @@ use rl_cuda::{Buffer, Device, Stream, View, ViewMut};
 use rl_envs::{Actions, Obs};
 
 use crate::Error;
-use crate::algorithms::critics::Critics;
 use crate::device::Queue;
 use crate::device::descent::{download, unsupported};
 use crate::device::net::DeviceNet;
 use crate::device::replayed::learnt::LearntNet;
 use crate::kernel::net::PackedNet;
 use crate::learner::BatchSizes;
+use crate::learner::optim::Optimizer;
+use crate::policy::twin_q::TwinQ;
 
 /// Stream of an update, and its kernels.
 #[derive(Clone, Copy)]
@@ -53,8 +56,10 @@ pub(crate) struct DeviceCritics {
     target: Buffer<f32>,
     /// The critics once more, for gradients of their inputs.
     of_inputs: DeviceNet,
-    /// Chains of the critics.
-    chains: (usize, Option<usize>),
+    /// Chain of the first critic.
+    one: usize,
+    /// Chain of the second critic, if there are two.
+    other: Option<usize>,
     scale: f32,
     bounds: Buffer<f32>,             // (A, 2)
     pub(crate) targets: Buffer<f32>, // (B)
@@ -76,21 +81,22 @@ pub(crate) fn floats<'a>(obs: &Obs<View<'a, f32>, View<'a, u8>>) -> Result<View<
 impl DeviceCritics {
     /// Allocates memory for minibatches of transitions.
     ///
-    /// `bounds` are the middle and half of the range of each dimension of an action.
+    /// `scale` is the factor of squared errors, `bounds` the middle and half of the range of each dimension of an action.
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the critics; [`Error::Device`].
-    pub(crate) fn new(device: &Device, critics: &Critics, bounds: &[[f32; 2]], sizes: BatchSizes) -> Result<Self, Error> {
-        let (network, b) = (critics.online.network(), sizes.batch_size);
+    pub(crate) fn new(device: &Device, critics: &TwinQ, scale: f32, bounds: &[[f32; 2]], b: usize) -> Result<Self, Error> {
+        let (network, sizes) = (critics.network(), BatchSizes { batch_size: b, micro_batch: 0 });
         let Some(PackedNet { net, .. }) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
-        let chains = critics.online.chains();
+        let chains = critics.chains();
         Ok(Self {
             online: LearntNet::new(device, network, sizes)?,
             target: floats(network.params().len())?,
             of_inputs: DeviceNet::of_inputs(device, net, b)?,
-            chains: (chains[0], chains.get(1).copied()),
-            scale: critics.scale(),
+            one: chains[0],
+            other: chains.get(1).copied(),
+            scale,
             bounds: Buffer::of(device, bounds.as_flattened())?,
             targets: floats(b)?,
             errors: floats(b)?,
@@ -105,12 +111,12 @@ impl DeviceCritics {
     }
 
     /// Copies parameters, moments and counters to the device.
-    pub(crate) fn load(&mut self, stream: &Stream, critics: &Critics) -> Result<(), Error> {
-        stream.upload(&self.target.view_mut(), critics.target.network().params())?;
-        self.online.load(stream, critics.online.network(), critics.optimizer())
+    pub(crate) fn load(&mut self, stream: &Stream, online: &TwinQ, target: &TwinQ, optimizer: &Optimizer) -> Result<(), Error> {
+        stream.upload(&self.target.view_mut(), target.network().params())?;
+        self.online.load(stream, online.network(), optimizer)
     }
 
-    /// Enqueues the targets of a minibatch, `r + discount (least Q_target(s', a') - alpha log_prob(a'))`.
+    /// Enqueues targets, `r + discount (least Q_target(s', a') - alpha log_prob)`.
     ///
     /// `actions`, (B, A), are between -1 and 1.
     pub(crate) fn set_targets(
@@ -121,7 +127,7 @@ impl DeviceCritics {
         entropy: Option<Entropy<'_>>,
     ) -> Result<(), Error> {
         let own = self.online.own();
-        let Self { online: LearntNet { net, .. }, target, chains: (one, other), targets, .. } = self;
+        let Self { online: LearntNet { net, .. }, target, one, other, targets, .. } = self;
         let (n, obs) = (targets.len(), floats(&batch.next_obs)?);
         let rows = |samples, x: &ViewMut<'_, f32>| write_rows(queue, continuous, [&obs, actions], None, n, samples, x);
         net.forward_samples(queue, &target.view(), own, rows)?;
@@ -140,13 +146,13 @@ impl DeviceCritics {
         actor: &LearnerState,
     ) -> Result<(), Error> {
         let own = self.online.own();
-        let Self { online, chains, scale, bounds, targets, errors, terms, .. } = self;
+        let Self { online, one, other, scale, bounds, targets, errors, terms, .. } = self;
         let Actions::Continuous(actions) = &batch.actions else { return Err(Error::ActionKind) };
         let (n, obs, bounds) = (targets.len(), floats(&batch.obs)?, bounds.view());
         let rows = |samples, x: &ViewMut<'_, f32>| write_rows(queue, continuous, [&obs, actions], Some(&bounds), n, samples, x);
         let LearntNet { net, params, .. } = &mut *online;
         net.forward_samples(queue, &params.view(), own, rows)?;
-        let (q, d_q) = heads(net, *chains, n);
+        let (q, d_q) = heads(net, *one, *other, n);
         let (columns, to) = ([&targets.view(), &batch.weights], [&errors.view_mut(), &terms.view_mut()]);
         continuous.loss(queue.stream, &q, columns, *scale, &d_q, to)?;
         online.compute_gradient(queue, &mut [&mut *terms, errors], rows)?;
@@ -154,9 +160,10 @@ impl DeviceCritics {
         Ok(q_learning.totals(queue.stream, slices, &terms.view(), state, Some(actor))?)
     }
 
-    /// Enqueues the value that an actor raises, and its gradient with respect to the rows (B, D + A) that critics read.
+    /// Enqueues the value that an actor raises.
     ///
-    /// The value is that of the first critic, or of the lesser. Also writes the terms of the actor's loss, (2, B).
+    /// That of the first critic, or of the lesser. Returns its gradient with respect to the rows (B, D + A) that critics read.
+    /// Also writes the terms of the actor's loss, (2, B).
     pub(crate) fn value(
         &mut self,
         Launches { queue, continuous, .. }: Launches<'_>,
@@ -166,11 +173,11 @@ impl DeviceCritics {
         first: bool,
         terms: &ViewMut<'_, f32>,
     ) -> Result<View<'_, f32>, Error> {
-        let Self { online: LearntNet { params, .. }, of_inputs, chains, targets, .. } = self;
+        let Self { online: LearntNet { params, .. }, of_inputs, one, other, targets, .. } = self;
         let (n, obs, params) = (targets.len(), floats(&batch.obs)?, params.view());
         let rows = |samples, x: &ViewMut<'_, f32>| write_rows(queue, continuous, [&obs, actions], None, n, samples, x);
         of_inputs.forward_samples(queue, &params, 0..n, rows)?;
-        let (q, d_q) = heads(of_inputs, *chains, n);
+        let (q, d_q) = heads(of_inputs, *one, *other, n);
         continuous.value(queue.stream, &q, entropy, first, &d_q, terms)?;
         of_inputs.input_gradient(queue, &params, n)
     }
@@ -191,7 +198,7 @@ impl DeviceCritics {
 }
 
 /// Returns the values of critics, and their gradients for writing.
-fn heads(net: &mut DeviceNet, (one, other): (usize, Option<usize>), n: usize) -> (Values<'_>, ValueGradients<'_>) {
+fn heads(net: &mut DeviceNet, one: usize, other: Option<usize>, n: usize) -> (Values<'_>, ValueGradients<'_>) {
     match other {
         Some(other) => {
             let ([one, other], [d_one, d_other]) = net.heads([one, other], n);

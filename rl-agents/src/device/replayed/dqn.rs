@@ -1,12 +1,12 @@
 //! Q-learning on a device: the twin of [`Dqn`](crate::Dqn)'s updates.
 //!
-//! Every kernel has the operations of the CPU's in the same order, so the parameters are the same, bit for bit, on a CPU with fused
-//! multiply-add.
+//! Every kernel has the operations of the CPU's in the same order, so the parameters are the same, bit for bit, on a CPU with
+//! fused multiply-add.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use rl_buffer::{Batch, Memory};
+use rl_buffer::Memory;
 use rl_cuda::learner::{LearnerCounters, LearnerKernels, NextColumns, QLearningKernels, TD_TERMS, TdColumns, UpdateTotals};
 use rl_cuda::{Buffer, Device, Stream, ViewMut};
 use rl_envs::Actions;
@@ -18,24 +18,12 @@ use crate::device::descent::{download, with_rest};
 use crate::device::net::DeviceNet;
 use crate::device::normalize::Inputs;
 use crate::device::replayed::learnt::LearntNet;
-use crate::device::replayed::minibatches::DeviceMinibatches;
+use crate::device::replayed::minibatches::{DeviceMinibatches, Repeated};
 use crate::device::times::DeviceWatch;
 use crate::learner::BatchSizes;
 use crate::learner::optim::{Optimizer, Rule};
 use crate::ranks::Ranks;
 use crate::{Error, QNetwork};
-
-/// A minibatch, and what was computed from it.
-#[derive(Debug)]
-pub(crate) struct Repeated<'a> {
-    pub(crate) batch: &'a Batch,
-    pub(crate) targets: Vec<f32>,
-    pub(crate) gradient: Vec<f32>,
-    /// Mean loss.
-    pub(crate) loss: f32,
-    /// Mean Q.
-    pub(crate) q_mean: f32,
-}
 
 /// Chains of layers whose outputs are Q, or its parts.
 #[derive(Clone, Copy, Debug)]
@@ -238,10 +226,9 @@ impl DeviceDqn {
         self.online.set_exchange(exchange);
         computed?;
         let (totals, _) = self.results()?;
-        let [loss, q_mean, _] = totals.last;
         let here = |from: &Buffer<f32>| download(&self.minibatches.stream, &from.view());
         let (targets, gradient) = (here(&self.targets)?, here(&self.online.gradient)?);
-        Ok(Repeated { batch: self.minibatches.download()?, targets, gradient, loss, q_mean })
+        Ok(Repeated { batch: self.minibatches.download()?, targets, gradient, last: totals.last })
     }
 }
 

@@ -17,7 +17,7 @@ use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::policy::network::Network;
 use crate::ranks::Ranks;
 
-/// Parameters (P) on a device, their moments, their gradient, and the network that they are of.
+/// A network on a device, with parameters (P), their moments and gradient.
 #[derive(Debug)]
 pub(crate) struct LearntNet {
     pub(crate) net: DeviceNet,

@@ -14,6 +14,16 @@ use crate::Error;
 use crate::algorithms::replayed::Experience;
 use crate::device::times::{DevicePhase, DeviceTimes};
 
+/// A minibatch at which learning stopped, and what was computed from it.
+#[derive(Debug)]
+pub(crate) struct Repeated<'a> {
+    pub(crate) batch: &'a Batch,
+    pub(crate) targets: Vec<f32>,
+    pub(crate) gradient: Vec<f32>,
+    /// Means of the terms of the loss, the loss first.
+    pub(crate) last: [f32; 3],
+}
+
 /// Memory of a minibatch, on the host and on the device.
 #[derive(Debug)]
 struct Slot {
@@ -28,7 +38,9 @@ struct Slot {
     learnt: Option<Event>,
 }
 
-/// Two minibatches of B transitions: the device learns from one, and the host draws the other.
+/// Two minibatches of B transitions.
+///
+/// The device learns from one while the host draws the other.
 #[derive(Debug)]
 pub(crate) struct DeviceMinibatches {
     /// Stream of the updates.
@@ -45,9 +57,9 @@ pub(crate) struct DeviceMinibatches {
 }
 
 impl DeviceMinibatches {
-    /// Allocates memory for minibatches of `b` transitions, which `n_optimizers` learn from.
+    /// Allocates memory for minibatches of `b` transitions.
     ///
-    /// With a copy of the replay memory if `copied`.
+    /// `n_optimizers` learn from them. With a copy of the replay memory if `copied`.
     ///
     /// # Errors
     /// [`Error::Buffer`] and [`Error::Device`].
@@ -82,7 +94,7 @@ impl DeviceMinibatches {
         [self.replay.as_ref().map_or(0, DeviceReplay::bytes), slots]
     }
 
-    /// Goes on to the other minibatch, and waits for the update with its last one.
+    /// Turns to the other minibatch, and waits for the update with its last one.
     ///
     /// Returns the first optimizer at which learning stopped there, if any.
     ///
@@ -93,7 +105,9 @@ impl DeviceMinibatches {
         self.wait()
     }
 
-    /// Waits for the update with the current minibatch, as [`DeviceMinibatches::turn`] does.
+    /// Waits for the update with the current minibatch.
+    ///
+    /// As [`DeviceMinibatches::turn`] does.
     pub(crate) fn wait(&mut self) -> Result<Option<usize>, Error> {
         let Slot { counters, learnt, .. } = &mut self.slots[self.at];
         let Some(learnt) = learnt.take() else { return Ok(None) };
@@ -106,7 +120,9 @@ impl DeviceMinibatches {
         Ok(None)
     }
 
-    /// Draws the current minibatch, after the fraction `done` of training, and enqueues its copy.
+    /// Draws the current minibatch, and enqueues its copy.
+    ///
+    /// After the fraction `done` of training.
     ///
     /// # Errors
     /// [`Error::Buffer`] and [`Error::Device`].
@@ -140,7 +156,9 @@ impl DeviceMinibatches {
         self.slots[self.at].update
     }
 
-    /// Ends the update with the current minibatch, whose errors are copied to the host.
+    /// Ends the update with the current minibatch.
+    ///
+    /// The errors are copied to the host.
     pub(crate) fn end(&mut self, errors: &Buffer<f32>, optimizers: &[&LearnerState]) -> Result<(), Error> {
         let Self { stream, slots, at, times, .. } = self;
         let slot = &mut slots[*at];

@@ -4,13 +4,15 @@ use rl_cuda::learner::{Entropy, LearnerState, SquashedColumns, UpdateTotals};
 use rl_cuda::{Buffer, Device};
 
 use crate::Error;
-use crate::algorithms::critics::Critics;
 use crate::algorithms::replayed::Experience;
 use crate::device::descent::download;
-use crate::device::replayed::actor_critics::{DeviceActorCritics, Parts, Repeated, at_critics};
+use crate::device::replayed::actor_critics::{DeviceActorCritics, DeviceParts, at_critics};
+use crate::device::replayed::critics::DeviceCritics;
 use crate::device::replayed::learnt::{begin, set_steps};
+use crate::device::replayed::minibatches::Repeated;
 use crate::learner::optim::{Optimizer, Rule};
 use crate::policy::squashed::SquashedGaussian;
+use crate::policy::twin_q::TwinQ;
 
 /// Actor, critics and temperature on a device.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ impl DeviceSac {
     pub(crate) fn new(
         device: &Device,
         policy: &SquashedGaussian,
-        critics: &Critics,
+        critics: DeviceCritics,
         experience: &Experience,
         copied: bool,
         seed: u64,
@@ -71,15 +73,15 @@ impl DeviceSac {
 
     /// Copies parameters, moments and counters to the device.
     ///
-    /// `of_actor` and `of_alpha` are the optimizers; `alpha` is the temperature, beside its logarithm.
+    /// `critics` are the critics and their targets; the optimizers are those of actor, critics and temperature, which is `alpha`.
     pub(crate) fn load(
         &mut self,
         policy: &SquashedGaussian,
-        critics: &Critics,
-        [of_actor, of_alpha]: [&Optimizer; 2],
+        critics: [&TwinQ; 2],
+        [of_actor, of_critics, of_alpha]: [&Optimizer; 3],
         [alpha, log_alpha]: [f32; 2],
     ) -> Result<(), Error> {
-        self.both.load(policy.network(), of_actor, critics)?;
+        self.both.load(policy.network(), critics, [of_actor, of_critics])?;
         let stream = &self.both.minibatches.stream;
         stream.upload(&self.temperature.view_mut(), &[alpha])?;
         let Some(LearntTemperature { log_alpha: to, moments, state, .. }) = &mut self.learnt else { return Ok(()) };
@@ -93,16 +95,18 @@ impl DeviceSac {
     /// Begins the updates after some steps of the environments.
     pub(crate) fn begin(&mut self, rate: f32, rule: Rule) -> Result<(), Error> {
         self.both.begin(rate, rule)?;
-        let Parts { launches, .. } = self.both.parts();
+        let DeviceParts { launches, .. } = self.both.parts();
         self.learnt.as_mut().map_or(Ok(()), |learnt| begin(launches.queue, &mut learnt.state, rate, f32::MAX, rule))
     }
 
-    /// Enqueues actions that the policy draws for the observations or the next ones, with noise of stream `first` on.
+    /// Enqueues actions that the policy draws for the observations or the next ones.
+    ///
+    /// With noise of the stream `first` on.
     fn draw(&mut self, next: bool, first: usize) -> Result<(), Error> {
         self.both.act(None, next)?;
         let (n, from) = (self.both.batch_size(), self.both.noise(first));
         let Self { both, chains, noise, log_probs, .. } = self;
-        let Parts { launches, actor, actions, .. } = both.parts();
+        let DeviceParts { launches, actor, actions, .. } = both.parts();
         let [means, log_stds] = chains.map(|chain| actor.net.outputs(chain, n));
         let to = [&noise.view_mut(), &actions.view_mut(), &log_probs.view_mut()];
         Ok(launches.continuous.squash(launches.queue.stream, &SquashedColumns { means, log_stds }, from, to)?)
@@ -113,11 +117,11 @@ impl DeviceSac {
         self.set_targets_by(true)
     }
 
-    /// Enqueues targets by the temperature that is learnt, or by that of the latest update.
+    /// Enqueues targets by the current temperature, or by that of the latest update.
     fn set_targets_by(&mut self, current: bool) -> Result<(), Error> {
         self.draw(true, 1 + self.both.batch_size())?;
         let Self { both, log_probs, temperature, learnt, .. } = self;
-        let Parts { launches, minibatches, critics, actions, .. } = both.parts();
+        let DeviceParts { launches, minibatches, critics, actions, .. } = both.parts();
         let log_alpha = learnt.as_ref().filter(|_| current).map(|learnt| learnt.log_alpha.view());
         let entropy = Entropy { log_probs: log_probs.view(), temperature: temperature.view(), log_alpha };
         critics.set_targets(launches, &minibatches.columns(), &actions.view(), Some(entropy))
@@ -134,7 +138,7 @@ impl DeviceSac {
         let Some(LearntTemperature { log_alpha, moments: [m, v], gradient, square, state, target_entropy }) = learnt else {
             return Ok(());
         };
-        let Parts { launches, actor, critics, .. } = both.parts();
+        let DeviceParts { launches, actor, critics, .. } = both.parts();
         let (stream, kernels, others) = (launches.queue.stream, launches.queue.kernels, [&critics.online.state, &actor.state]);
         let to = (&temperature.view_mut(), &gradient.view_mut(), &square.view_mut());
         launches.continuous.temperature(stream, [&log_probs.view(), &log_alpha.view()], *target_entropy, to, others, state)?;
@@ -151,7 +155,7 @@ impl DeviceSac {
     fn actor_gradient(&mut self) -> Result<(), Error> {
         let n = self.both.batch_size();
         let Self { both, chains, noise, log_probs, temperature, .. } = self;
-        let Parts { launches, minibatches, actor, critics, actions, terms } = both.parts();
+        let DeviceParts { launches, minibatches, actor, critics, actions, terms } = both.parts();
         let (temperature, stream) = (temperature.view(), launches.queue.stream);
         let entropy = Entropy { log_probs: log_probs.view(), temperature, log_alpha: None };
         let (batch, terms) = (minibatches.columns(), &terms.view_mut());

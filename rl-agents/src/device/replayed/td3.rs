@@ -4,12 +4,14 @@ use rl_cuda::learner::ClippedNoise;
 use rl_cuda::{Buffer, Device};
 
 use crate::Error;
-use crate::algorithms::critics::Critics;
 use crate::algorithms::replayed::Experience;
 use crate::device::descent::download;
-use crate::device::replayed::actor_critics::{DeviceActorCritics, Parts, Repeated, at_critics};
+use crate::device::replayed::actor_critics::{DeviceActorCritics, DeviceParts, at_critics};
+use crate::device::replayed::critics::DeviceCritics;
+use crate::device::replayed::minibatches::Repeated;
 use crate::learner::optim::Optimizer;
 use crate::policy::deterministic::DeterministicPolicy;
+use crate::policy::twin_q::TwinQ;
 
 /// Actor, its target, and critics on a device.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ impl DeviceTd3 {
     pub(crate) fn new(
         device: &Device,
         policy: &DeterministicPolicy,
-        critics: &Critics,
+        critics: DeviceCritics,
         experience: &Experience,
         copied: bool,
         seed: u64,
@@ -45,22 +47,26 @@ impl DeviceTd3 {
     }
 
     /// Copies parameters, moments and counters to the device.
+    ///
+    /// `critics` are the critics and their targets, `optimizers` those of actor and critics.
     pub(crate) fn load(
         &mut self,
         [policy, target]: [&DeterministicPolicy; 2],
-        critics: &Critics,
-        optimizer: &Optimizer,
+        critics: [&TwinQ; 2],
+        optimizers: [&Optimizer; 2],
     ) -> Result<(), Error> {
         self.both.minibatches.stream.upload(&self.target.view_mut(), target.network().params())?;
-        self.both.load(policy.network(), optimizer, critics)
+        self.both.load(policy.network(), critics, optimizers)
     }
 
-    /// Enqueues the actions of the actor for the observations, or of its target for the next ones, with noise.
+    /// Enqueues the actor's actions for the observations.
+    ///
+    /// Or those of its target for the next ones, with noise.
     fn choose(&mut self, next: bool) -> Result<(), Error> {
         let ([std, clip], noise, n) = (self.noise, self.both.noise(1), self.both.batch_size());
         let Self { both, target, chain, .. } = self;
         both.act(next.then_some(&target.view()), next)?;
-        let Parts { launches, actor, actions, .. } = both.parts();
+        let DeviceParts { launches, actor, actions, .. } = both.parts();
         let (outputs, added) = (actor.net.outputs(*chain, n), next.then_some(ClippedNoise { noise, std, clip }));
         Ok(launches.continuous.choose(launches.queue.stream, &outputs, added, n, &actions.view_mut())?)
     }
@@ -68,7 +74,7 @@ impl DeviceTd3 {
     /// Enqueues the targets of the current minibatch.
     pub(crate) fn set_targets(&mut self) -> Result<(), Error> {
         self.choose(true)?;
-        let Parts { launches, minibatches, critics, actions, .. } = self.both.parts();
+        let DeviceParts { launches, minibatches, critics, actions, .. } = self.both.parts();
         critics.set_targets(launches, &minibatches.columns(), &actions.view(), None)
     }
 
@@ -82,7 +88,7 @@ impl DeviceTd3 {
         self.choose(false)?;
         let n = self.both.batch_size();
         let Self { both, chain, .. } = self;
-        let Parts { launches, minibatches, actor, critics, actions, terms } = both.parts();
+        let DeviceParts { launches, minibatches, actor, critics, actions, terms } = both.parts();
         let (batch, terms) = (minibatches.columns(), &terms.view_mut());
         let d_rows = critics.value(launches, &batch, &actions.view(), None, true, terms)?;
         let (outputs, d_outputs) = actor.net.head(*chain, n);
@@ -94,7 +100,7 @@ impl DeviceTd3 {
     pub(crate) fn follow(&mut self, tau: f32) -> Result<(), Error> {
         self.both.follow(tau)?;
         let Self { both, target, .. } = self;
-        let Parts { launches, actor, critics, .. } = both.parts();
+        let DeviceParts { launches, actor, critics, .. } = both.parts();
         let (stream, target, others) = (launches.queue.stream, &target.view_mut(), Some(&critics.online.state));
         Ok(launches.q_learning.follow(stream, &actor.params.view(), target, tau, &actor.state, others)?)
     }

@@ -206,3 +206,102 @@ fn q_learning_agrees_on_any_numbers() {
         bench.digest
     });
 }
+
+#[test]
+fn continuous_actions_agree_on_any_numbers() {
+    agree("continuous actions", |device| {
+        let mut bench = KernelBench::new(device, LearnerKernels::new, 23);
+        let kernels = ContinuousKernels::new(device).unwrap();
+        for round in 0..rounds(64) {
+            let wild = round % 4 == 3;
+            let (n, a, d) = (bench.corners.pick(&[1, 3, 16, 33, 130]), bench.corners.pick(&[1, 2, 3, 4, 5, 9]), round % 6);
+            let [seed, update] = bench.corners.clock();
+            let noise = Noise { seed, update, first: bench.corners.pick(&[0, 1, 257, u32::MAX - 40]) };
+
+            // Bounds around the actions, or of one point; rows without observations.
+            let bounds: Vec<f32> =
+                (0..a).flat_map(|_| [bench.corners.pick(&[0.0, 0.5, -1.0]), bench.corners.pick(&[1.0, 0.25, 0.0])]).collect();
+            let (obs, taken, bounds) = (bench.floats(n * d, wild), bench.floats(n * a, wild), bench.upload(&bounds));
+            let mut rows = bench.zeros(n * (d + a));
+            for bounds in [None, Some(&bounds.view())] {
+                kernels.rows(&bench.stream, [&obs.view(), &taken.view()], bounds, n, &rows.view_mut()).unwrap();
+                bench.digest.floats(&bench.stream, &rows);
+            }
+
+            // Logarithms of deviations at the ends of their range.
+            let log_stds: Vec<f32> = (0..n * a)
+                .map(|_| {
+                    let end = bench.corners.pick(&[-20.0, 2.0, 0.0]);
+                    let (near, exp, any) = (bench.corners.near(end), bench.corners.pick(&EXP), bench.any());
+                    if wild { any } else { bench.corners.pick(&[near, near, exp]) }
+                })
+                .collect();
+            let means = bench.outputs(n * a, wild);
+            let (means, log_stds) = (bench.upload(&means), bench.upload(&log_stds));
+            let of = SquashedColumns { means: means.view(), log_stds: log_stds.view() };
+            let [mut normals, mut actions, mut log_probs] = [n * a, n * a, n].map(|len| bench.zeros(len));
+            let to = [&normals.view_mut(), &actions.view_mut(), &log_probs.view_mut()];
+            kernels.squash(&bench.stream, &of, noise, to).unwrap();
+            [&normals, &actions, &log_probs].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+            let (d_rows, temperature) = (bench.floats(n * (d + a), wild), bench.floats(1, wild));
+            let [mut d_means, mut d_log_stds] = [(); 2].map(|()| bench.zeros(n * a));
+            let columns = [&normals.view(), &d_rows.view(), &temperature.view()];
+            let to = [&d_means.view_mut(), &d_log_stds.view_mut()];
+            kernels.squash_gradient(&bench.stream, &of, columns, n, to).unwrap();
+            [&d_means, &d_log_stds].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+
+            let std = bench.corners.pick(&[0.0, 0.2, 3.0]);
+            let clip = bench.corners.pick(&[0.0, 0.5, 2.0]);
+            for added in [None, Some(ClippedNoise { noise, std, clip })] {
+                kernels.choose(&bench.stream, &means.view(), added, n, &actions.view_mut()).unwrap();
+                bench.digest.floats(&bench.stream, &actions);
+            }
+            let of = [&means.view(), &d_rows.view()];
+            kernels.choose_gradient(&bench.stream, of, n, &d_means.view_mut()).unwrap();
+            bench.digest.floats(&bench.stream, &d_means);
+
+            // Equal values, and values beside each other.
+            let values = |bench: &mut KernelBench<'_, LearnerKernels>| {
+                let numbers: Vec<f32> = (0..n)
+                    .map(|_| {
+                        let any = bench.any();
+                        if wild { any } else { bench.corners.pick(&[0.0, 1.0, 1.0 + f32::EPSILON, -1.0]) }
+                    })
+                    .collect();
+                bench.upload(&numbers)
+            };
+            let [one, other] = [(); 2].map(|()| values(&mut bench));
+            let [rewards, discounts, log_alpha] = [n, n, 1].map(|len| bench.floats(len, wild));
+            let [mut targets, mut d_one, mut d_other, mut errors] = [(); 4].map(|()| bench.zeros(n));
+            let mut terms = bench.zeros(TD_TERMS * n);
+            let entropy = Entropy { log_probs: log_probs.view(), temperature: temperature.view(), log_alpha: None };
+            let learnt = Entropy { log_alpha: Some(log_alpha.view()), ..entropy };
+            for (other, entropy) in [(None, None), (Some(other.view()), Some(entropy)), (Some(other.view()), Some(learnt))] {
+                let q = Values { one: one.view(), other };
+                let columns = [&rewards.view(), &discounts.view()];
+                kernels.targets(&bench.stream, &q, entropy, columns, &targets.view_mut()).unwrap();
+                bench.digest.floats(&bench.stream, &targets);
+                let d_other = other.map(|_| d_other.view_mut());
+                let gradients = ValueGradients { one: d_one.view_mut(), other: d_other };
+                let (columns, to) = ([&targets.view(), &rewards.view()], [&errors.view_mut(), &terms.view_mut()]);
+                let scale = bench.corners.pick(&[0.5, 1.0]);
+                kernels.loss(&bench.stream, &q, columns, scale, &gradients, to).unwrap();
+                [&errors, &terms].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+                kernels.value(&bench.stream, &q, entropy, round % 2 == 0, &gradients, &terms.view_mut()).unwrap();
+                bench.digest.floats(&bench.stream, &terms);
+            }
+            [&d_one, &d_other].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+
+            let (one, other, mut state) = (bench.state(), bench.state(), bench.state());
+            let [mut alpha, mut gradient] = [(); 2].map(|()| bench.zeros(1));
+            let mut square = Buffer::<f64>::zeros(device, 1).unwrap();
+            let to = (&alpha.view_mut(), &gradient.view_mut(), &square.view_mut());
+            let of = [&log_probs.view(), &log_alpha.view()];
+            kernels.temperature(&bench.stream, of, -(a as f32), to, [&one, &other], &mut state).unwrap();
+            [&alpha, &gradient].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+            bench.digest.doubles(&bench.stream, &square);
+            bench.add_state(&state);
+        }
+        bench.digest
+    });
+}

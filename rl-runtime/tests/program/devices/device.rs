@@ -50,10 +50,14 @@ fn a_training_on_a_device_leaves_the_cpus_files() {
     let dqn =
         ["--algo", "dqn", "--set", "dqn.learning_starts=100", "--set", "dqn.train_freq=16", "--set", "dqn.save_replay=true"];
     let on_device = |env| ["--set", if env == "breakout" { "dqn.replay_on_device=true" } else { "dqn.replay_on_device=false" }];
+    let sac = ["--algo", "sac", "--set", "sac.learning_starts=100", "--set", "sac.save_replay=true"];
+    let td3 = ["--algo", "td3", "--set", "td3.learning_starts=100", "--set", "td3.save_replay=true"];
+    let td3 = [&td3[..], &["--set", "td3.replay_on_device=true"]].concat();
     for env in ["cartpole", "pendulum", "snake", "breakout"] {
-        for (name, algo) in [("ppo", &ppo[..]), ("a2c", &a2c), ("dqn", &dqn)] {
-            if (env, name) == ("pendulum", "dqn") {
-                continue; // continuous actions
+        for (name, algo) in [("ppo", &ppo[..]), ("a2c", &a2c), ("dqn", &dqn), ("sac", &sac), ("td3", &td3)] {
+            let replays = ["dqn", "sac", "td3"].contains(&name);
+            if replays && (env == "pendulum") == (name == "dqn") {
+                continue; // actions of the other kind
             }
             let of = |device: &str, env_device: &str| {
                 let run = dir.path().join(format!("{env}-{name}-{device}-{env_device}"));
@@ -61,7 +65,7 @@ fn a_training_on_a_device_leaves_the_cpus_files() {
                 let env_device = format!("env_device={env_device}");
                 let args = [&args[..], &["--set", &env_device]].concat();
                 let conv = if env == "snake" { "conv=[[4, 3, 2], [16, 3, 2]]" } else { "conv=[]" };
-                let normalize_obs = format!("normalize_obs={}", env == "pendulum");
+                let normalize_obs = format!("normalize_obs={}", env == "pendulum" && !replays);
                 let net = ["--set", "hidden=[32]", "--set", conv, "--set", &normalize_obs];
                 let rest = ["--set", "eval_episodes=1", "--set", "eval_max_steps=50"];
                 let replay = on_device(env);
@@ -72,7 +76,7 @@ fn a_training_on_a_device_leaves_the_cpus_files() {
             if name != "a2c" {
                 assert!(expected == of("emulated", "cpu"), "{env}, {name}, environments on the CPU");
             }
-            if name != "dqn" {
+            if !replays {
                 assert!(expected == of("emulated", "learner"), "{env}, {name}");
             }
         }
@@ -164,7 +168,13 @@ fn a_run_that_moves_to_a_device_and_back_is_one_that_never_moved() {
     let dqn = ["snake", "--algo", "dqn", "--set", "dqn.learning_starts=50", "--set", "dqn.save_replay=true"];
     let replay =
         ["--set", "dqn.replay_on_device=true", "--set", "dqn.prioritized=true", "--set", "env.frame_stack=2", "--set", "conv=[]"];
-    for (i, first) in [&ppo[..], &[&ppo[..], &memory].concat(), &[&dqn[..], &replay].concat()].into_iter().enumerate() {
+    let sac =
+        ["pendulum", "--algo", "sac", "--set", "sac.learning_starts=50", "--set", "sac.save_replay=true", "--set", "hidden=[16]"];
+    let sac = [&sac[..], &["--set", "sac.prioritized=true", "--set", "sac.replay_on_device=true"]].concat();
+    let td3 =
+        ["pendulum", "--algo", "td3", "--set", "td3.learning_starts=50", "--set", "td3.save_replay=true", "--set", "hidden=[16]"];
+    let all = [&ppo[..], &[&ppo[..], &memory].concat(), &[&dqn[..], &replay].concat(), &sac, &td3];
+    for (i, first) in all.into_iter().enumerate() {
         let of = |devices: [&str; 3]| {
             let run = dir.path().join(format!("{i}-{}", devices.join("-")));
             for (i, device) in devices.into_iter().enumerate() {
@@ -199,6 +209,13 @@ fn several_devices_leave_the_files_of_one() {
     let dqn = ["dqn.learning_starts=100", "dqn.train_freq=64", "dqn.batch_size=140", "dqn.save_replay=true"];
     let dqn = [&["--algo", "dqn"][..], &dqn.map(|setting| ["--set", setting]).concat()].concat();
     let prioritized = ["--set", "dqn.prioritized=true", "--set", "dqn.replay_on_device=true", "--set", "dqn.n_steps=3"];
+    let continuous = |algo: &'static str| {
+        let settings = ["learning_starts=100", "train_freq=64", "batch_size=140", "save_replay=true"];
+        let settings = settings.into_iter().flat_map(|setting| ["--set".to_string(), format!("{algo}.{setting}")]);
+        ["--algo".into(), algo.into()].into_iter().chain(settings).collect::<Vec<_>>()
+    };
+    let [sac, td3] = ["sac", "td3"].map(continuous);
+    let [sac, td3] = [&sac, &td3].map(|args| args.iter().map(|arg| &**arg).collect::<Vec<&str>>());
     for (env, name, algo, devices) in [
         ("cartpole", "whole", &whole[..], &["emulated:1", "emulated:2", "emulated:4"][..]),
         ("cartpole", "half", &half, &["emulated:2", "emulated:3"]),
@@ -210,6 +227,8 @@ fn several_devices_leave_the_files_of_one() {
         ("breakout", "half", &half, &["emulated:2"]),
         ("breakout", "dqn", &dqn, &["emulated:2"]),
         ("cartpole", "dqn", &[&dqn[..], &prioritized].concat(), &["emulated:3"]),
+        ("pendulum", "sac", &sac, &["emulated:2"]),
+        ("pendulum", "td3", &td3, &["emulated:3"]),
     ] {
         let of = |device: &str, env_device: &str| {
             let run = dir.path().join(format!("{env}-{name}-{device}-{env_device}"));
@@ -220,7 +239,7 @@ fn several_devices_leave_the_files_of_one() {
         };
         let expected = of("cpu", "cpu");
         for device in devices {
-            for &env_device in if algo.contains(&"dqn") { &["cpu"][..] } else { &["cpu", "learner"] } {
+            for &env_device in if ["dqn", "sac", "td3"].contains(&name) { &["cpu"][..] } else { &["cpu", "learner"] } {
                 assert!(of(device, env_device) == expected, "{env}, {name}, {device}, environments: {env_device}");
             }
         }
