@@ -38,6 +38,39 @@ pub(crate) struct Critics {
     slices: Slices<CriticSums>,
 }
 
+/// An agent whose actor and critics may learn on a device.
+pub(crate) trait UpdatesOnDevice {
+    fn both(&mut self) -> Option<&mut DeviceActorCritics>;
+
+    /// Waits for the device's updates, and copies the policy to act with, and sums.
+    fn fetch(&mut self) -> Result<(), Error>;
+
+    /// Returns the error of learning that stopped at an optimizer.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`], or [`Error::Device`].
+    fn stopped(&mut self, at: usize, rate: f32) -> Result<(), Error>;
+
+    /// Turns to the device's other minibatch, and waits for its last update.
+    ///
+    /// # Errors
+    /// Those of [`UpdatesOnDevice::stopped`].
+    fn turn(&mut self, rate: f32) -> Result<(), Error> {
+        let stopped = self.both().map_or(Ok(None), |device| device.minibatches.turn())?;
+        stopped.map_or(Ok(()), |at| self.stopped(at, rate))
+    }
+
+    /// Waits for the device, if one learnt from the rollout.
+    ///
+    /// # Errors
+    /// Those of [`UpdatesOnDevice::stopped`].
+    fn finish(&mut self, learnt: bool, rate: f32) -> Result<(), Error> {
+        self.turn(rate)?;
+        self.turn(rate)?;
+        if learnt { self.fetch() } else { Ok(()) }
+    }
+}
+
 /// Critics of a snapshot that fits.
 pub(crate) struct LoadedCritics<'a> {
     params: &'a [f32],
@@ -180,7 +213,7 @@ impl Critics {
         Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &[(name, loss)], minibatch))))
     }
 
-    /// Moves the targets by the part `tau` of their way.
+    /// Moves the targets by the fraction `tau` of the distance to the critics.
     pub(crate) fn follow(&mut self, tau: f32) {
         follow(self.target.network_mut(), self.online.network().params(), tau);
     }

@@ -389,9 +389,7 @@ impl Dqn {
 /// The text for every learner, after the fraction `done` of training.
 fn learn(learner: &mut impl TdLearner, experience: &mut Experience, done: f32) -> Result<(), Error> {
     learner.draw(experience, done)?;
-    learner.targets(experience)?;
-    learner.gradient(experience)?;
-    learner.step(experience)?;
+    learner.update(experience)?;
     if experience.is_prioritized() {
         let (batch, errors) = learner.errors(experience)?;
         experience.prioritize(batch, errors)?;
@@ -406,16 +404,8 @@ trait TdLearner {
     /// Draws the next minibatch, after the fraction `done` of training.
     fn draw(&mut self, experience: &mut Experience, done: f32) -> Result<(), Error>;
 
-    /// Computes `y = r + discount Q_target(s', a')`.
-    ///
-    /// a' is the best legal action by the online network if `double`, else by the target network.
-    fn targets(&mut self, experience: &mut Experience) -> Result<(), Error>;
-
-    /// Computes the gradient of the loss.
-    fn gradient(&mut self, experience: &Experience) -> Result<(), Error>;
-
     /// Takes a step along the gradient, unless loss or gradient are not finite.
-    fn step(&mut self, experience: &Experience) -> Result<(), Error>;
+    fn update(&mut self, experience: &mut Experience) -> Result<(), Error>;
 
     /// Returns the minibatch with its errors.
     fn errors(&mut self, experience: &Experience) -> Result<(&Batch, &mut [f32]), Error>;
@@ -438,6 +428,21 @@ impl TdLearner for TdHost<'_> {
         experience.draw(done, &mut self.memory.batch, false)
     }
 
+    fn update(&mut self, experience: &mut Experience) -> Result<(), Error> {
+        self.targets(experience)?;
+        self.gradient(experience)?;
+        self.step(experience)
+    }
+
+    fn errors(&mut self, _: &Experience) -> Result<(&Batch, &mut [f32]), Error> {
+        Ok((&self.memory.batch, &mut self.memory.errors))
+    }
+}
+
+impl TdHost<'_> {
+    /// Computes `y = r + discount Q_target(s', a')`.
+    ///
+    /// a' is the best legal action by the online network if `double`, else by the target network.
     fn targets(&mut self, experience: &mut Experience) -> Result<(), Error> {
         experience.report(UpdateEvent::TargetsBegin);
         let Memory { batch, next_q, online_q, targets, scratches, .. } = &mut *self.memory;
@@ -457,6 +462,7 @@ impl TdLearner for TdHost<'_> {
         Ok(())
     }
 
+    /// Computes the gradient of the loss.
     fn gradient(&mut self, experience: &Experience) -> Result<(), Error> {
         match self.network.learner() {
             LearnerKind::Fused => self.fused(experience.probe.as_ref()),
@@ -464,6 +470,7 @@ impl TdLearner for TdHost<'_> {
         }
     }
 
+    /// Takes a step along the gradient, unless loss or gradient are not finite.
     fn step(&mut self, experience: &Experience) -> Result<(), Error> {
         let Self { optimizer, learning_rate, config, .. } = self;
         let Memory { gradient, loss, q_mean, .. } = &*self.memory;
@@ -480,12 +487,6 @@ impl TdLearner for TdHost<'_> {
         Ok(())
     }
 
-    fn errors(&mut self, _: &Experience) -> Result<(&Batch, &mut [f32]), Error> {
-        Ok((&self.memory.batch, &mut self.memory.errors))
-    }
-}
-
-impl TdHost<'_> {
     /// Computes gradient, loss and errors with the tile kernel.
     fn fused(&mut self, probe: Option<&Probe>) -> Result<(), Error> {
         let network = &*self.network;
@@ -564,16 +565,8 @@ impl TdLearner for TdDevice<'_> {
         self.device.minibatches.draw(experience, done)
     }
 
-    fn targets(&mut self, _: &mut Experience) -> Result<(), Error> {
-        self.device.targets(self.host.config.double)
-    }
-
-    fn gradient(&mut self, _: &Experience) -> Result<(), Error> {
-        self.device.gradient()
-    }
-
-    fn step(&mut self, experience: &Experience) -> Result<(), Error> {
-        self.device.step()?;
+    fn update(&mut self, experience: &mut Experience) -> Result<(), Error> {
+        self.device.update(self.host.config.double)?;
         probe::report(experience.probe.as_ref(), Stage::Waiting);
         Ok(())
     }

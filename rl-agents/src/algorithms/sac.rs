@@ -17,9 +17,9 @@ use rl_buffer::{Batch, Rollout};
 use rl_envs::{ActionSpace, Pool, Space, math};
 
 use crate::agent::{Observed, OnDevice, Replays, Shareable};
-use crate::algorithms::critics::{CriticSettings, Critics, array, counts, draw_noise, moments, parts};
+use crate::algorithms::critics::{CriticSettings, Critics, UpdatesOnDevice, array, counts, draw_noise, moments, parts};
 use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, learn_from, optimizer, replay_settings, step};
-use crate::device::replayed::actor_critics::at_critics;
+use crate::device::replayed::actor_critics::{DeviceActorCritics, DeviceUpdates, at_critics};
 use crate::device::replayed::sac::DeviceSac;
 use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Tile, TileLoss};
@@ -299,6 +299,7 @@ impl Sac {
     fn draw(&mut self, done: f32, rate: f32) -> Result<(), Error> {
         self.sums.n += 1.0;
         self.memory.alpha = self.alpha();
+        self.sums.alpha += self.memory.alpha;
         self.turn(rate)?;
         let Self { experience, memory, device, sums, .. } = self;
         let Some(device) = device else { return experience.draw(done, &mut memory.batch, false) };
@@ -313,10 +314,7 @@ impl Sac {
     ///
     /// The policy draws a'.
     fn set_targets(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, critics, seed, experience, memory, device, .. } = self;
-        if let Some(device) = device {
-            return device.set_targets();
-        }
+        let Self { policy, critics, seed, experience, memory, .. } = self;
         experience.report(UpdateEvent::TargetsBegin);
         let SacMemory { batch, noise, next_actions, next_log_probs, scratches, alpha, .. } = memory;
         let batch = batch.columns();
@@ -332,10 +330,7 @@ impl Sac {
 
     /// Draws actions of the minibatch's observations.
     fn set_actions(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, seed, experience, memory, device, .. } = self;
-        if let Some(device) = device {
-            return device.set_actions();
-        }
+        let Self { policy, seed, experience, memory, .. } = self;
         let SacMemory { batch, noise, actions, log_probs, scratches, .. } = memory;
         draw_noise(*seed, update, 1, policy.n_actions(), noise);
         policy.sample(batch.columns().obs, noise, pool, scratches, actions, log_probs)?;
@@ -344,28 +339,20 @@ impl Sac {
     }
 
     /// Takes a step of a learnt temperature.
-    fn learn_alpha(&mut self, rate: f32) -> Result<(), Error> {
-        let Self { log_alpha, optimizers, target_entropy, memory, sums, device, .. } = self;
-        sums.alpha += memory.alpha;
-        if let Some(device) = device {
-            return device.step_temperature();
-        }
+    fn learn_alpha(&mut self, rate: f32) {
+        let Self { log_alpha, optimizers, target_entropy, memory, sums, .. } = self;
         if self.config.ent_coef != OrAuto::Auto {
-            return Ok(());
+            return;
         }
         let sum: f64 = memory.log_probs.iter().map(|&log_prob| f64::from(log_prob)).sum();
         let excess = (sum / memory.log_probs.len() as f64) as f32 + *target_entropy;
         sums.alpha_loss += -log_alpha[0] * excess;
         optimizers.alpha.step(log_alpha, &[-excess], rate, f32::MAX);
-        Ok(())
     }
 
     /// Takes a step of the critics.
     fn learn_critics(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, critics, experience, memory, sums, device, .. } = self;
-        if let Some(device) = device {
-            return device.both.step_critics();
-        }
+        let Self { policy, critics, experience, memory, sums, .. } = self;
         let threads = Threads { pool, probe: experience.probe.as_ref() };
         let (loss, norm) = critics.learn(&memory.batch, |j, action| policy.squashed(j, action), rate, threads)?;
         sums.critics += loss;
@@ -375,10 +362,7 @@ impl Sac {
 
     /// Takes a step of the actor.
     fn learn_actor(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, critics, optimizers, experience, memory, sums, device, .. } = self;
-        if let Some(device) = device {
-            return device.step_actor();
-        }
+        let Self { policy, critics, optimizers, experience, memory, sums, .. } = self;
         let threads = Threads { pool, probe: experience.probe.as_ref() };
         let SacMemory { batch, noise, actions, d_actions, log_probs, of_actor, slices, alpha, .. } = memory;
         let (obs, n, alpha) = (batch.columns().obs, critics.q.len(), *alpha);
@@ -404,13 +388,9 @@ impl Sac {
     }
 
     /// Moves the targets of the critics.
-    fn follow(&mut self) -> Result<(), Error> {
-        if let Some(device) = &mut self.device {
-            return device.both.follow(self.config.tau);
-        }
+    fn follow(&mut self) {
         self.critics.follow(self.config.tau);
         probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
-        Ok(())
     }
 
     /// Ends the update, with priorities by its errors.
@@ -418,25 +398,15 @@ impl Sac {
         let Self { critics, experience, memory, device, .. } = self;
         let device = device.as_mut().map(|device| &mut device.both);
         let stopped = critics.end(experience, &memory.batch, device)?;
-        self.check_device(stopped, rate)
+        stopped.map_or(Ok(()), |at| self.stopped(at, rate))
+    }
+}
+
+impl UpdatesOnDevice for Sac {
+    fn both(&mut self) -> Option<&mut DeviceActorCritics> {
+        self.device.as_mut().map(|device| &mut device.both)
     }
 
-    /// Turns to the device's other minibatch, and waits for the update with its last one.
-    fn turn(&mut self, rate: f32) -> Result<(), Error> {
-        let stopped = self.device.as_mut().map_or(Ok(None), |device| device.both.minibatches.turn())?;
-        self.check_device(stopped, rate)
-    }
-
-    /// Returns an error if the device's learning stopped at the current minibatch.
-    fn check_device(&mut self, stopped: Option<usize>, rate: f32) -> Result<(), Error> {
-        let Some(stopped) = stopped else { return Ok(()) };
-        self.fetch()?;
-        let Self { critics, optimizers, device: Some(device), .. } = self else { return Ok(()) };
-        let actor = (!at_critics(stopped)).then_some(&optimizers.actor);
-        critics.stopped(device.repeat(stopped)?, actor, rate)
-    }
-
-    /// Waits for the device's updates, and copies the policy to act with, and sums.
     fn fetch(&mut self) -> Result<(), Error> {
         let Self { policy, critics, optimizers, sums, device: Some(device), .. } = self else { return Ok(()) };
         let learnt = device.both.fetch(policy.network_mut())?;
@@ -452,18 +422,18 @@ impl Sac {
             of_critics: StepSums::of(of_critics),
             ..*sums
         };
-        if let Some((totals, taken)) = device.temperature()? {
+        if let Some((totals, steps)) = device.temperature()? {
             (sums.alpha, sums.alpha_loss) = (totals.value, totals.policy);
-            optimizers.alpha.set_steps(StepCount { taken, skipped: 0 });
+            optimizers.alpha.set_steps(steps);
         }
         Ok(())
     }
 
-    /// Waits for the device, if one learnt from the rollout.
-    fn finish(&mut self, rate: f32) -> Result<(), Error> {
-        self.turn(rate)?;
-        self.turn(rate)?;
-        if self.sums.n > 0.0 { self.fetch() } else { Ok(()) }
+    fn stopped(&mut self, at: usize, rate: f32) -> Result<(), Error> {
+        self.fetch()?;
+        let Self { critics, optimizers, device: Some(device), .. } = self else { return Ok(()) };
+        let actor = (!at_critics(at)).then_some(&optimizers.actor);
+        critics.stopped(device.repeat(at)?, actor, rate)
     }
 }
 
@@ -476,13 +446,18 @@ impl Learns for Sac {
     fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
         let (update, rate) = (self.experience.updates(), self.config.learning_rate.at(1.0 - done));
         self.draw(done, rate)?;
+        let follows = self.experience.updates().is_multiple_of(self.config.target_update_interval);
+        if let Some(device) = &mut self.device {
+            device.update(follows.then_some(self.config.tau))?;
+            return self.end(rate);
+        }
         self.set_targets(update, pool)?;
         self.set_actions(update, pool)?;
-        self.learn_alpha(rate)?;
+        self.learn_alpha(rate);
         self.learn_critics(rate, pool)?;
         self.learn_actor(rate, pool)?;
-        if self.experience.updates().is_multiple_of(self.config.target_update_interval) {
-            self.follow()?;
+        if follows {
+            self.follow();
         }
         self.end(rate)
     }
@@ -500,7 +475,7 @@ impl Agent for Sac {
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         self.sums = SacSums::default();
         learn_from(self, rollout, 1.0 - remaining, pool)?;
-        self.finish(self.config.learning_rate.at(remaining))?;
+        self.finish(self.sums.n > 0.0, self.config.learning_rate.at(remaining))?;
         let SacSums { n, actor, critics, alpha, alpha_loss, of_actor, of_critics } = self.sums;
         let mut metrics = Metrics::default();
         metrics.push("train/actor_loss", actor / n);
@@ -712,6 +687,16 @@ mod tests {
         let metrics = train(&mut agent, &mut collector, 20, &Pool::new(1).unwrap());
         assert_eq!((metrics.get("train/ent_coef_loss"), agent.alpha()), (None, 0.2));
         assert!(agent.critics.target.network().params() == before && agent.critics.online.network().params() != before);
+    }
+
+    #[test]
+    fn updates_on_a_device_are_launches_of_graphs() {
+        for device in rl_cuda::Device::for_tests() {
+            let (agent, mut collector) = agent(config(), LearnerKind::Fused, &[5]);
+            let mut agent = agent.on_device(&device).unwrap();
+            train(&mut agent, &mut collector, 12, &Pool::new(1).unwrap());
+            assert!(agent.device.unwrap().both.is_captured(), "{device}");
+        }
     }
 
     #[test]

@@ -17,11 +17,11 @@ use rl_buffer::{Batch, Rollout};
 use rl_envs::{ActionSpace, Pool, Space};
 
 use crate::agent::{Observed, OnDevice, Replays, Shareable};
-use crate::algorithms::critics::{CriticSettings, Critics, array, counts, draw_noise, moments, parts};
+use crate::algorithms::critics::{CriticSettings, Critics, UpdatesOnDevice, array, counts, draw_noise, moments, parts};
 use crate::algorithms::replayed::{
     Experience, Learns, Priorities, ReplaySettings, follow, learn_from, optimizer, replay_settings, step,
 };
-use crate::device::replayed::actor_critics::at_critics;
+use crate::device::replayed::actor_critics::{DeviceActorCritics, DeviceUpdates, at_critics};
 use crate::device::replayed::td3::DeviceTd3;
 use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Tile, TileLoss};
@@ -279,10 +279,7 @@ impl Td3 {
     ///
     /// a' is the target policy's, with clipped noise.
     fn set_targets(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
-        let Self { policy_target, critics, config, seed, experience, memory, device, .. } = self;
-        if let Some(device) = device {
-            return device.set_targets();
-        }
+        let Self { policy_target, critics, config, seed, experience, memory, .. } = self;
         experience.report(UpdateEvent::TargetsBegin);
         let Td3Memory { batch, noise, actions, scratches, .. } = memory;
         let batch = batch.columns();
@@ -303,10 +300,7 @@ impl Td3 {
 
     /// Takes a step of the critics.
     fn learn_critics(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, critics, experience, memory, sums, device, .. } = self;
-        if let Some(device) = device {
-            return device.both.step_critics();
-        }
+        let Self { policy, critics, experience, memory, sums, .. } = self;
         let threads = Threads { pool, probe: experience.probe.as_ref() };
         let (loss, norm) = critics.learn(&memory.batch, |j, action| policy.squashed(j, action), rate, threads)?;
         sums.critics += loss;
@@ -316,10 +310,7 @@ impl Td3 {
 
     /// Takes a step of the actor.
     fn learn_actor(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, critics, optimizer, experience, memory, sums, device, .. } = self;
-        if let Some(device) = device {
-            return device.step_actor();
-        }
+        let Self { policy, critics, optimizer, experience, memory, sums, .. } = self;
         let threads = Threads { pool, probe: experience.probe.as_ref() };
         let Td3Memory { batch, actions, d_actions, of_actor, scratches, slices, .. } = memory;
         let (obs, n) = (batch.columns().obs, critics.q.len());
@@ -346,15 +337,11 @@ impl Td3 {
     }
 
     /// Moves the targets of the actor and the critics.
-    fn follow(&mut self) -> Result<(), Error> {
-        let Self { policy, policy_target, critics, config, experience, device, .. } = self;
-        if let Some(device) = device {
-            return device.follow(config.tau);
-        }
+    fn follow(&mut self) {
+        let Self { policy, policy_target, critics, config, experience, .. } = self;
         follow(policy_target.network_mut(), policy.network().params(), config.tau);
         critics.follow(config.tau);
         probe::report(experience.probe.as_ref(), Stage::Optimizer);
-        Ok(())
     }
 
     /// Ends the update, with priorities by its errors.
@@ -362,25 +349,15 @@ impl Td3 {
         let Self { critics, experience, memory, device, .. } = self;
         let device = device.as_mut().map(|device| &mut device.both);
         let stopped = critics.end(experience, &memory.batch, device)?;
-        self.check_device(stopped, rate)
+        stopped.map_or(Ok(()), |at| self.stopped(at, rate))
+    }
+}
+
+impl UpdatesOnDevice for Td3 {
+    fn both(&mut self) -> Option<&mut DeviceActorCritics> {
+        self.device.as_mut().map(|device| &mut device.both)
     }
 
-    /// Turns to the device's other minibatch, and waits for the update with its last one.
-    fn turn(&mut self, rate: f32) -> Result<(), Error> {
-        let stopped = self.device.as_mut().map_or(Ok(None), |device| device.both.minibatches.turn())?;
-        self.check_device(stopped, rate)
-    }
-
-    /// Returns an error if the device's learning stopped at the current minibatch.
-    fn check_device(&mut self, stopped: Option<usize>, rate: f32) -> Result<(), Error> {
-        let Some(stopped) = stopped else { return Ok(()) };
-        self.fetch()?;
-        let Self { critics, optimizer, device: Some(device), .. } = self else { return Ok(()) };
-        let actor = (!at_critics(stopped)).then_some(&*optimizer);
-        critics.stopped(device.repeat(stopped)?, actor, rate)
-    }
-
-    /// Waits for the device's updates, and copies the policy to act with, and sums.
     fn fetch(&mut self) -> Result<(), Error> {
         let Self { policy, critics, optimizer, sums, actor_loss, device: Some(device), .. } = self else { return Ok(()) };
         let learnt = device.both.fetch(policy.network_mut())?;
@@ -402,11 +379,11 @@ impl Td3 {
         Ok(())
     }
 
-    /// Waits for the device, if one learnt from the rollout.
-    fn finish(&mut self, rate: f32) -> Result<(), Error> {
-        self.turn(rate)?;
-        self.turn(rate)?;
-        if self.sums.n > 0.0 { self.fetch() } else { Ok(()) }
+    fn stopped(&mut self, at: usize, rate: f32) -> Result<(), Error> {
+        self.fetch()?;
+        let Self { critics, optimizer, device: Some(device), .. } = self else { return Ok(()) };
+        let actor = (!at_critics(at)).then_some(&*optimizer);
+        critics.stopped(device.repeat(at)?, actor, rate)
     }
 }
 
@@ -421,11 +398,16 @@ impl Learns for Td3 {
     fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
         let (update, rate) = (self.experience.updates(), self.config.learning_rate.at(1.0 - done));
         self.draw(done, rate)?;
+        let is_due = self.experience.updates().is_multiple_of(self.config.policy_delay);
+        if let Some(device) = &mut self.device {
+            device.update(is_due.then_some(self.config.tau))?;
+            return self.end(rate);
+        }
         self.set_targets(update, pool)?;
         self.learn_critics(rate, pool)?;
-        if self.experience.updates().is_multiple_of(self.config.policy_delay) {
+        if is_due {
             self.learn_actor(rate, pool)?;
-            self.follow()?;
+            self.follow();
         }
         self.end(rate)
     }
@@ -443,7 +425,7 @@ impl Agent for Td3 {
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         self.sums = Td3Sums::default();
         learn_from(self, rollout, 1.0 - remaining, pool)?;
-        self.finish(self.config.learning_rate.at(remaining))?;
+        self.finish(self.sums.n > 0.0, self.config.learning_rate.at(remaining))?;
         let Td3Sums { n, n_actor, actor, critics, of_actor, of_critics } = self.sums;
         let mut metrics = Metrics::default();
         metrics.push("train/actor_loss", if n_actor > 0.0 { actor / n_actor } else { self.actor_loss });

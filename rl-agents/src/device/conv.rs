@@ -67,7 +67,6 @@ impl DeviceConvs {
     /// Returns activation and gradient of the last outputs, if there are any.
     ///
     /// Also returns what dense layers read.
-    #[expect(clippy::type_complexity, reason = "no other function returns it")]
     pub(crate) fn features_mut<'a>(
         &'a mut self,
         inputs: &'a Buffer<f32>,

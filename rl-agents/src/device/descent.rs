@@ -13,11 +13,12 @@ use rl_cuda::learner::{
     LossColumns, LossHeads, MinibatchSlices, OffPolicyKernels, PARTS, SequenceColumns, Terms, UpdateSettings, UpdateTotals,
 };
 use rl_cuda::targets::{Steps, TargetKernels};
-use rl_cuda::{Buffer, CpuAccess, Device, Graph, PinnedSlab, Stream, View, ViewMut};
+use rl_cuda::{Buffer, CpuAccess, Device, PinnedSlab, Stream, View, ViewMut};
 use rl_envs::{Dtype, Obs, visit};
 
 use crate::device::Queue;
 use crate::device::exchange::{DeviceExchange, SharedBuffers};
+use crate::device::graph::UpdateGraph;
 use crate::device::net::{DeviceNet, Needed, SlicedMinibatch, parts};
 use crate::device::normalize::{DeviceNormalizer, Inputs};
 use crate::device::staged::Staged;
@@ -66,30 +67,6 @@ enum GraphKind {
     LearnStale,
     /// Re-evaluating a rollout of an older one by the latest policy.
     Reevaluate,
-}
-
-/// Graph of work that is repeated, which is run once before it is captured.
-#[derive(Debug, Default)]
-struct UpdateGraph {
-    ran: Option<Plan>,
-    graph: Option<Graph>,
-}
-
-impl UpdateGraph {
-    /// Enqueues the work of a plan.
-    fn run(&mut self, stream: &Stream, plan: &Plan, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-        if self.ran != Some(*plan) {
-            self.graph = None;
-            work()?;
-            self.ran = Some(*plan);
-            return Ok(());
-        }
-        let graph = match &mut self.graph {
-            Some(graph) => graph,
-            None => self.graph.insert(stream.capture(work)?),
-        };
-        Ok(graph.launch()?)
-    }
 }
 
 /// Numbers computed from a rollout, (T, N) each.
@@ -224,7 +201,7 @@ pub(crate) struct DeviceDescent {
     final_at: Staged<u32>,                   // (B)
     host_params: PinnedSlab<f32>,
     /// One graph of each kind.
-    graphs: [UpdateGraph; 3],
+    graphs: [UpdateGraph<Plan>; 3],
     pub(crate) times: DeviceTimes,
     /// Exchange with the devices of other ranks, if there are any.
     exchange: Option<DeviceExchange>,
@@ -638,7 +615,7 @@ impl DeviceDescent {
     /// True if updates are launches of a graph.
     #[cfg(test)]
     pub(crate) fn is_captured(&self) -> bool {
-        [GraphKind::LearnFresh, GraphKind::LearnStale].into_iter().any(|learn| self.graphs[learn as usize].graph.is_some())
+        [GraphKind::LearnFresh, GraphKind::LearnStale].into_iter().any(|learn| self.graphs[learn as usize].is_captured())
     }
 
     /// Copies the parameters to a policy.

@@ -3,6 +3,7 @@
 pub(crate) mod conv;
 pub(crate) mod descent;
 pub(crate) mod exchange;
+pub(crate) mod graph;
 pub(crate) mod memory;
 pub(crate) mod net;
 pub(crate) mod normalize;

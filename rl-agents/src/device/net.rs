@@ -209,12 +209,6 @@ impl DeviceNet {
         self.outputs.view().slice(first(&self.output_places[last], m * self.layers[last].dense.n_out))
     }
 
-    /// Returns the gradient of a chain's outputs for writing.
-    pub(crate) fn gradient_mut(&mut self, chain: usize, m: usize) -> ViewMut<'_, f32> {
-        let last = self.chains[chain].end - 1;
-        self.deltas.view_mut().into_slice(first(&self.delta_places[last], m * self.layers[last].dense.n_out))
-    }
-
     /// Returns the outputs of a chain, and their gradient for writing.
     ///
     /// For the first `m` samples.

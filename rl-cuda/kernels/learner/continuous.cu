@@ -32,11 +32,12 @@ HOST_KERNEL(continuous_rows)
 
 // Stream of normal numbers (n, A) of an update: that of row i is `first` + i.
 struct Noise {
-    u64 seed, update;
+    u64 seed;
+    const u64* update; // number of the update
     u32 first;
 
     __device__ Block words(u64 i, u32 j) const {
-        return block(seed, first + (u32)i, update, PURPOSE_REPLAY, j >> 2);
+        return block(seed, first + (u32)i, *update, PURPOSE_REPLAY, j >> 2);
     }
 };
 
@@ -179,31 +180,12 @@ extern "C" __global__ void continuous_value(const f32* q1, const f32* q2, const 
 }
 HOST_KERNEL(continuous_value)
 
-const u32 AT_ONCE = 16; // numbers that are loaded before the first is added
-
-// Takes the temperature exp(log_alpha) of this update, unless learning stopped, and computes the gradient of log_alpha (1), its square, and its loss from the
-// log-probabilities (n), which are added in order.
+// Takes the temperature exp(log_alpha) of this update, unless learning stopped, and computes the gradient with respect to log_alpha (1), its
+// square and the loss, from the log-probabilities (n), which are added in order. Decides whether the optimizer steps.
 extern "C" __global__ void continuous_temperature(const f32* log_probs, const f32* log_alpha, f32* temperature, f32 target_entropy,
     f32* gradient, f64* square, const Counters* critics, const Counters* actor, Totals* totals, u32 n) {
     if (thread_number() > 0) return;
-    f64 sum = 0.0;
-    u32 i = 0;
-#pragma unroll 1
-    for (; i + AT_ONCE <= n; i += AT_ONCE) {
-        f32 x[AT_ONCE];
-#pragma unroll
-        for (u32 k = 0; k < AT_ONCE; ++k) {
-            x[k] = log_probs[i + k];
-        }
-#pragma unroll
-        for (u32 k = 0; k < AT_ONCE; ++k) {
-            sum += (f64)x[k];
-        }
-    }
-#pragma unroll 1
-    for (; i < n; ++i) {
-        sum += (f64)log_probs[i];
-    }
+    f64 sum = sum_in_order(log_probs, n);
     f32 excess = (f32)(sum / (f64)n) + target_entropy;
     f32 alpha = math::exp(*log_alpha);
     *gradient = -excess;

@@ -81,31 +81,6 @@ HOST_PHASES(learner_tiles)
 
 const u32 SLICES = 16; // at most
 
-const u32 AT_ONCE = 16; // sums that are loaded before the first is added
-
-// Sum of a slice's tiles, in order.
-__device__ inline f64 slice_total(const f64* tiles, const Minibatch& minibatch) {
-    f64 sum = 0.0;
-    u32 n = minibatch.tiles_of_slice, tile = 0;
-#pragma unroll 1
-    for (; tile + AT_ONCE <= n; tile += AT_ONCE) {
-        f64 x[AT_ONCE];
-#pragma unroll
-        for (u32 i = 0; i < AT_ONCE; ++i) {
-            x[i] = tiles[tile + i];
-        }
-#pragma unroll
-        for (u32 i = 0; i < AT_ONCE; ++i) {
-            sum += x[i];
-        }
-    }
-#pragma unroll 8
-    for (; tile < n; ++tile) {
-        sum += tiles[tile];
-    }
-    return sum;
-}
-
 // Parts of the loss as means over a minibatch, from the sums of its tiles, (5, slices, tiles of a slice), which are added in order.
 // Ends the update where the KL divergence is beyond `target_kl`.
 extern "C" __global__ void __launch_bounds__(LOSS_THREADS)
@@ -115,7 +90,7 @@ learner_loss(const f64* tiles, Minibatch minibatch, const Settings* settings, Co
     Threads<Nothing, LOSS_THREADS> threads;
     threads.phase([&](u32 t, Nothing&) {
         if (t < PARTS * minibatch.cut.slices) {
-            of_slices[t] = slice_total(tiles + (u64)t * minibatch.tiles_of_slice, minibatch);
+            of_slices[t] = sum_in_order(tiles + (u64)t * minibatch.tiles_of_slice, minibatch.tiles_of_slice);
         }
     });
     threads.phase([&](u32 t, Nothing&) {
@@ -162,7 +137,7 @@ learner_log_std(const f64* tiles, Minibatch minibatch, f32* gradient) {
     threads.phase([&](u32 t, Nothing&) {
         if (t < minibatch.cut.slices) {
             u64 first = ((u64)blockIdx.x * minibatch.cut.slices + t) * minibatch.tiles_of_slice;
-            of_slices[t] = slice_total(tiles + first, minibatch);
+            of_slices[t] = sum_in_order(tiles + first, minibatch.tiles_of_slice);
         }
     });
     threads.each([&](u32 t, Nothing&) {

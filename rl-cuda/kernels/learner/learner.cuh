@@ -77,6 +77,31 @@ struct Minibatch {
     u32 tiles_of_slice;
 };
 
+// Sum of numbers, in order. Some are loaded before the first is added.
+template <class T>
+__device__ inline f64 sum_in_order(const T* numbers, u32 n) {
+    constexpr u32 AT_ONCE = 16;
+    f64 sum = 0.0;
+    u32 i = 0;
+#pragma unroll 1
+    for (; i + AT_ONCE <= n; i += AT_ONCE) {
+        T x[AT_ONCE];
+#pragma unroll
+        for (u32 k = 0; k < AT_ONCE; ++k) {
+            x[k] = numbers[i + k];
+        }
+#pragma unroll
+        for (u32 k = 0; k < AT_ONCE; ++k) {
+            sum += (f64)x[k];
+        }
+    }
+#pragma unroll 8
+    for (; i < n; ++i) {
+        sum += (f64)numbers[i];
+    }
+    return sum;
+}
+
 // Sums by a tree: neighbours, then neighbouring sums, until one is left; of a power of two up to 16.
 template <class T>
 struct Tree {

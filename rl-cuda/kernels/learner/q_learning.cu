@@ -1,4 +1,4 @@
-// Targets and loss of Q-learning: the twin of `set_targets` and `TdLoss` in rl-agents/src/algorithms/dqn.rs, and of `read` and `write_gradient` of
+// Targets and loss of Q-learning: the twin of `targets` and `TdLoss` in rl-agents/src/algorithms/dqn.rs, and of `read` and `write_gradient` of
 // dueling networks in q_network.rs.
 //
 // Matrices (n, A) have a row for each transition. One thread per transition, with sums in the order of the actions: bitwise
@@ -94,12 +94,8 @@ q_learning_totals(const f32* terms, Minibatch minibatch, const Counters* counter
         u32 slice = t % MAX_SLICES;
         if (slice >= slices) return;
         const f32* of_part = terms + (u64)(t / MAX_SLICES) * cut.n;
-        u32 end = cut.first(slice + 1);
-        f64 sum = 0.0;
-        for (u32 i = cut.first(slice); i < end; ++i) {
-            sum += (f64)of_part[i];
-        }
-        sums[t] = sum;
+        u32 first = cut.first(slice);
+        sums[t] = sum_in_order(of_part + first, cut.first(slice + 1) - first);
     });
     threads.each([&](u32 t, Nothing&) {
         if (t > 0) return;

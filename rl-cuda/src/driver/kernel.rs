@@ -167,7 +167,7 @@ mod tests {
         DenseLayer, DenseParams, Entropy, Episodes, EpochOrder, HeadSizes, JudgedSamples, LearnerKernels, LearnerState,
         LossColumns, LossHeads, MemoryKernels, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples,
         NextColumns, Noise, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, SequenceColumns, SequencePart,
-        SquashedColumns, TD_TERMS, TdColumns, Terms, ValueGradients, Values,
+        SquashedColumns, TD_TERMS, TdColumns, TemperatureStep, Terms, ValueGradients, Values,
     };
     use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
@@ -409,11 +409,12 @@ mod tests {
         &number: &View<'_, f32>,
         state: &mut LearnerState,
     ) -> Result<(), Error> {
-        let kernels = ContinuousKernels::new(device)?;
+        let (kernels, update) = (ContinuousKernels::new(device)?, Buffer::<u64>::zeros(device, 1)?);
         let [mut one, mut other, mut more] = [(); 3].map(|()| Buffer::<f32>::zeros(device, 1));
         let [one, other, more] = [&mut one, &mut other, &mut more].map(|buffer| buffer.as_mut().unwrap().view_mut());
         let (mut two, mut square) = (Buffer::zeros(device, TD_TERMS)?, Buffer::<f64>::zeros(device, 1)?);
-        let (of, noise) = (SquashedColumns { means: number, log_stds: number }, Noise { seed: 1, update: 2, first: 3 });
+        let (of, noise) =
+            (SquashedColumns { means: number, log_stds: number }, Noise { seed: 1, update: update.view(), first: 3 });
         kernels.rows(stream, [&number, &number], None, 1, &two.view_mut())?;
         kernels.squash(stream, &of, noise, [&one, &other, &more])?;
         let d_rows = Buffer::zeros(device, 2)?;
@@ -427,7 +428,8 @@ mod tests {
         kernels.loss(stream, &q, [&number, &number], 0.5, &gradients, [&one, &two.view_mut()])?;
         kernels.value(stream, &q, Some(entropy), false, &gradients, &two.view_mut())?;
         let (stops, ValueGradients { one: gradient, .. }) = (LearnerState::new(device)?, gradients);
-        kernels.temperature(stream, [&number, &number], -1.0, (&one, &gradient, &square.view_mut()), [&stops; 2], state)
+        let to = TemperatureStep { temperature: one, gradient, square: square.view_mut() };
+        kernels.temperature(stream, [&number, &number], -1.0, &to, [&stops; 2], state)
     }
 
     #[test]

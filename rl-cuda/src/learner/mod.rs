@@ -4,7 +4,6 @@
 //! fused multiply-add. What changes from update to update (settings, counters, sums) is in a [`LearnerState`] in device memory,
 //! so an update takes nothing from the host.
 
-mod continuous;
 mod conv;
 #[cfg(test)]
 mod corners;
@@ -17,11 +16,10 @@ mod memory;
 mod narrow;
 mod off_policy;
 mod optim;
-mod q_learning;
+mod replayed;
 mod slices;
 mod state;
 
-pub use continuous::{ClippedNoise, ContinuousKernels, Entropy, Noise, SquashedColumns, ValueGradients, Values};
 pub use conv::{ConvLayer, ConvShape};
 pub use episodes::Episodes;
 pub use kernels::{EpochOrder, LearnerKernels, OneHotInputs, Terms};
@@ -30,6 +28,9 @@ pub use loss::{ActionDistribution, HeadSizes, KL_PART, LossColumns, LossHeads, O
 pub use memory::{CellBuffers, CellKind, CellState, MAX_FUSED, MemoryKernels, SequenceColumns, SequencePart};
 pub use narrow::{NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples};
 pub use off_policy::{JudgedSamples, OffPolicyKernels};
-pub use q_learning::{NextColumns, QLearningKernels, TD_TERMS, TdColumns};
+pub use replayed::{
+    ClippedNoise, ContinuousKernels, Entropy, NextColumns, Noise, QLearningKernels, SquashedColumns, TD_TERMS, TdColumns,
+    TemperatureStep, ValueGradients, Values,
+};
 pub use slices::{MinibatchSlices, TILE};
 pub use state::{LearnerCounters, LearnerState, UpdateSettings, UpdateTotals};

@@ -8,7 +8,7 @@ use rl_cuda::learner::{
     ActionDistribution, Activation, ClippedNoise, ContinuousKernels, ConvLayer, ConvShape, DenseLayer, DenseParams, Entropy,
     EpochOrder, HeadSizes, JudgedSamples, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices,
     NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Noise, Objective, OffPolicyKernels, PARTS,
-    QLearningKernels, SquashedColumns, TD_TERMS, TdColumns, Terms, UpdateSettings, ValueGradients, Values,
+    QLearningKernels, SquashedColumns, TD_TERMS, TdColumns, TemperatureStep, Terms, UpdateSettings, ValueGradients, Values,
 };
 use rl_cuda::targets::Steps;
 use rl_cuda::{Buffer, Device};
@@ -350,7 +350,8 @@ pub(crate) fn continuous(device: &Device, bits: &mut Bits<'_>) {
         let [mut noise, mut actions, mut d_outputs, mut d_log_stds] = [(); 4].map(|()| zeros(n * a));
         let [mut log_probs, mut targets, mut errors, mut d_one, mut d_other] = [(); 5].map(|()| zeros(n));
         let [mut temperature, mut gradient] = [zeros(1), zeros(1)];
-        let from = Noise { seed: 3, update: n as u64, first: 1 };
+        let update = upload(device, &[n as u64]);
+        let from = Noise { seed: 3, update: update.view(), first: 1 };
         let columns = SquashedColumns { means: outputs.view(), log_stds: log_stds.view() };
         let to = [&noise.view_mut(), &actions.view_mut(), &log_probs.view_mut()];
         kernels.squash(&stream, &columns, from, to).unwrap();
@@ -369,9 +370,10 @@ pub(crate) fn continuous(device: &Device, bits: &mut Bits<'_>) {
         kernels.value(&stream, &q, Some(entropy), false, &gradients, &terms.view_mut()).unwrap();
         let (of, to) = ([&noise.view(), &rows.view(), &alpha.view()], [&d_outputs.view_mut(), &d_log_stds.view_mut()]);
         kernels.squash_gradient(&stream, &columns, of, n, to).unwrap();
-        let to = (&temperature.view_mut(), &gradient.view_mut(), &square.view_mut());
+        let (of_alpha, of_log) = (temperature.view_mut(), gradient.view_mut());
+        let to = TemperatureStep { temperature: of_alpha, gradient: of_log, square: square.view_mut() };
         let of = [&log_probs.view(), &alpha.view()];
-        kernels.temperature(&stream, of, -1.0, to, [&others[0], &others[1]], &mut state).unwrap();
+        kernels.temperature(&stream, of, -1.0, &to, [&others[0], &others[1]], &mut state).unwrap();
         stream.synchronize().unwrap();
         let written = [&noise, &actions, &log_probs, &rows, &targets, &errors, &d_one, &d_other, &terms, &d_outputs, &d_log_stds];
         written.into_iter().chain([&temperature, &gradient]).for_each(|column| bits.floats(&column.view()));

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rl_buffer::Memory;
-use rl_cuda::learner::{LearnerCounters, MinibatchSlices, Noise, TD_TERMS, UpdateTotals};
+use rl_cuda::learner::{LearnerCounters, MinibatchSlices, TD_TERMS, UpdateTotals};
 use rl_cuda::{Buffer, Device, View, ViewMut};
 
 use crate::Error;
@@ -15,10 +15,11 @@ use crate::agent::OnDevice;
 use crate::algorithms::replayed::Experience;
 use crate::device::descent::{download, with_rest};
 use crate::device::exchange::DeviceExchange;
+use crate::device::graph::UpdateGraph;
 use crate::device::normalize::Inputs;
 use crate::device::replayed::critics::{DeviceCritics, Kernels, Launches};
 use crate::device::replayed::learnt::LearntNet;
-use crate::device::replayed::minibatches::{DeviceMinibatches, Repeated};
+use crate::device::replayed::minibatches::{DeviceMinibatches, Repeated, SLOTS};
 use crate::device::times::DeviceWatch;
 use crate::learner::BatchSizes;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
@@ -37,11 +38,17 @@ pub(crate) struct DeviceActorCritics {
     pub(crate) actor: LearntNet,
     inputs: Inputs,
     pub(crate) critics: DeviceCritics,
-    /// All samples, whose loss is summed in one part.
+    /// All B samples as one slice.
     whole: MinibatchSlices,
-    pub(crate) actions: Buffer<f32>, // (B, A)
-    terms: Buffer<f32>,              // (2, B)
+    actions: Buffer<f32>, // (B, A)
+    terms: Buffer<f32>,   // (2, B)
     seed: u64,
+    /// Bytes of other networks' parameters.
+    pub(crate) beside: usize,
+    /// Graphs of the update with each minibatch's memory.
+    ///
+    /// Without its delayed part, and with it.
+    graphs: [[UpdateGraph<()>; 2]; SLOTS],
 }
 
 /// Sums of the updates after a rollout, and counters.
@@ -71,7 +78,7 @@ impl OnDevice for DeviceActorCritics {
         let parts = vec![
             ("replay memory", replay),
             ("minibatches", minibatches),
-            ("parameters and moments", params + of_actor[0]),
+            ("parameters and moments", params + of_actor[0] + self.beside),
             ("gradients", gradients + of_actor[1]),
             ("activations of a minibatch", activations + of_actor[2]),
         ];
@@ -116,6 +123,8 @@ impl DeviceActorCritics {
             actions: Buffer::zeros(device, b * bounds.len())?,
             terms: Buffer::zeros(device, TD_TERMS * b)?,
             seed,
+            beside: 0,
+            graphs: Default::default(),
         })
     }
 
@@ -127,13 +136,14 @@ impl DeviceActorCritics {
 
     /// Copies parameters, moments and counters to the device.
     ///
-    /// `critics` are the critics and their targets, `optimizers` those of actor and critics.
+    /// `online` and `target` are critics; the optimizers are the actor's and the critics'.
     pub(crate) fn load(
         &mut self,
         actor: &Network,
         [online, target]: [&TwinQ; 2],
         [of_actor, of_critics]: [&Optimizer; 2],
     ) -> Result<(), Error> {
+        self.minibatches.forget()?;
         self.actor.load(&self.minibatches.stream, actor, of_actor)?;
         self.critics.load(&self.minibatches.stream, online, target, of_critics)
     }
@@ -150,9 +160,9 @@ impl DeviceActorCritics {
         self.critics.targets.len()
     }
 
-    /// Normal numbers of the current update, of the stream `first` on.
-    pub(crate) fn noise(&self, first: usize) -> Noise {
-        Noise { seed: self.seed, update: self.minibatches.update(), first: first as u32 }
+    /// Seed of the agent.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// Enqueues the actor for the observations or the next ones.
@@ -172,6 +182,12 @@ impl DeviceActorCritics {
         DeviceParts { launches: kernels.on(&minibatches.stream), minibatches, actor, critics, actions, terms }
     }
 
+    /// True if an update is a launch of a graph.
+    #[cfg(test)]
+    pub(crate) fn is_captured(&self) -> bool {
+        self.graphs.iter().flatten().any(UpdateGraph::is_captured)
+    }
+
     /// Enqueues the gradient of the critics.
     pub(crate) fn critics_gradient(&mut self) -> Result<(), Error> {
         let DeviceParts { launches, minibatches, actor, critics, .. } = self.parts();
@@ -185,7 +201,9 @@ impl DeviceActorCritics {
         critics.online.step(launches.queue)
     }
 
-    /// Enqueues the gradient of the actor, that of whose outputs is set.
+    /// Enqueues the gradient of the actor.
+    ///
+    /// The gradient of its outputs has been written.
     pub(crate) fn actor_gradient(&mut self) -> Result<(), Error> {
         let Self { minibatches, kernels, actor, inputs, critics, whole, terms, .. } = self;
         let (Launches { queue, q_learning, .. }, batch) = (kernels.on(&minibatches.stream), minibatches.columns());
@@ -201,7 +219,7 @@ impl DeviceActorCritics {
         actor.step(launches.queue)
     }
 
-    /// Moves the targets of the critics by the part `tau` of their way.
+    /// Moves the critics' targets by the fraction `tau` of the distance to the critics.
     pub(crate) fn follow(&mut self, tau: f32) -> Result<(), Error> {
         let DeviceParts { launches, actor, critics, .. } = self.parts();
         critics.follow(launches, tau, &actor.state)
@@ -232,24 +250,65 @@ impl DeviceActorCritics {
         Ok(learnt)
     }
 
-    /// Leaves the other ranks, until [`DeviceActorCritics::set_exchanges`].
-    pub(crate) fn take_exchanges(&mut self) -> [Option<DeviceExchange>; 2] {
+    /// Leaves the other ranks, until `set_exchanges`.
+    fn take_exchanges(&mut self) -> [Option<DeviceExchange>; 2] {
         [&mut self.actor, &mut self.critics.online].map(LearntNet::take_exchange)
     }
 
     /// Computes later gradients with other ranks again.
-    pub(crate) fn set_exchanges(&mut self, [of_actor, of_critics]: [Option<DeviceExchange>; 2]) {
+    fn set_exchanges(&mut self, [of_actor, of_critics]: [Option<DeviceExchange>; 2]) {
         self.actor.set_exchange(of_actor);
         self.critics.online.set_exchange(of_critics);
     }
 
-    /// Returns what was computed again from the current minibatch, at which `stopped` has.
-    pub(crate) fn repeated(&mut self, stopped: usize) -> Result<Repeated<'_>, Error> {
+    /// Returns the minibatch at which learning stopped, with its targets.
+    ///
+    /// Gradient and loss are those of the optimizer `stopped`.
+    fn repeated(&mut self, stopped: usize) -> Result<Repeated<'_>, Error> {
         let learnt = self.results()?;
         let (net, totals) = if stopped == CRITICS { (&self.critics.online, learnt.critics) } else { (&self.actor, learnt.actor) };
         let here = |from: &Buffer<f32>| download(&self.minibatches.stream, &from.view());
         let (targets, gradient) = (here(&self.critics.targets)?, here(&net.gradient)?);
         Ok(Repeated { batch: self.minibatches.download()?, targets, gradient, last: totals.last })
+    }
+}
+
+/// An algorithm's updates on a device.
+pub(crate) trait DeviceUpdates {
+    fn both(&mut self) -> &mut DeviceActorCritics;
+
+    /// Enqueues the work of an update with the current minibatch.
+    ///
+    /// What is delayed is done with the step `tau` of the targets, if it is given.
+    fn learn(&mut self, tau: Option<f32>) -> Result<(), Error>;
+
+    /// Enqueues the gradient at which learning stopped again.
+    fn learn_again(&mut self, stopped: usize) -> Result<(), Error>;
+
+    /// Enqueues the update with the current minibatch.
+    ///
+    /// As a graph, unless ranks exchange gradients in it.
+    fn update(&mut self, tau: Option<f32>) -> Result<(), Error> {
+        let both = self.both();
+        if both.actor.exchanges() || both.critics.online.exchanges() {
+            return self.learn(tau);
+        }
+        let (at, delayed) = (both.minibatches.at(), usize::from(tau.is_some()));
+        let (stream, mut graph) = (both.minibatches.stream.clone(), std::mem::take(&mut both.graphs[at][delayed]));
+        let enqueued = graph.run(&stream, &(), || self.learn(tau));
+        self.both().graphs[at][delayed] = graph;
+        enqueued
+    }
+
+    /// Repeats the computation at which learning stopped, for the current minibatch.
+    ///
+    /// Later minibatches may have overwritten it.
+    fn repeat(&mut self, stopped: usize) -> Result<Repeated<'_>, Error> {
+        let exchanges = self.both().take_exchanges();
+        let computed = self.learn_again(stopped);
+        self.both().set_exchanges(exchanges);
+        computed?;
+        self.both().repeated(stopped)
     }
 }
 
@@ -480,9 +539,10 @@ mod tests {
             let (pool, mut collector) = (Pool::new(1).unwrap(), levers());
             let (mut agent, mut rollout) = (case.agent(&collector, device), collector.rollout(20).unwrap());
             collector.collect(agent.acting(1.0), &mut rollout).unwrap();
+            let before = agent.save().unwrap();
             if actor_only {
                 // Infinite numbers of both signs add up; the actor's target is another network.
-                let mut snapshot = agent.save().unwrap();
+                let mut snapshot = before.clone();
                 let signs = [f32::MAX, f32::MAX, -f32::MAX].into_iter().cycle();
                 snapshot.params.iter_mut().zip(signs).for_each(|(x, sign)| *x = sign);
                 agent.load(&snapshot).unwrap();
@@ -490,13 +550,14 @@ mod tests {
                 let Obs::F32(mut obs) = rollout.columns().steps.obs else { panic!("observations are f32") };
                 obs.fill(f32::NAN);
             }
-            match agent.update(&rollout, 1.0, &pool) {
-                Err(Error::Diverged(divergence)) => {
-                    let StepCount { taken, skipped } = agent.save().unwrap().counters.steps;
-                    (divergence.to_string(), format!("{:?}", divergence.minibatch), taken, skipped)
-                }
-                other => panic!("{device:?}: {other:?}"),
-            }
+            let Err(Error::Diverged(divergence)) = agent.update(&rollout, 1.0, &pool) else { panic!("{device:?}: no error") };
+            let steps = agent.save().unwrap().counters.steps;
+            // Learning goes on from where it was before.
+            agent.load(&before).unwrap();
+            collector.collect(agent.acting(0.5), &mut rollout).unwrap();
+            let metrics = agent.update(&rollout, 0.5, &pool).unwrap();
+            let learnt = (bits(&agent.save().unwrap().params), format!("{metrics:?}"));
+            (divergence.to_string(), format!("{:?}", divergence.minibatch), steps, learnt)
         };
         for device in &Device::for_tests() {
             for (prioritized, replay_on_device) in [(false, false), (true, true)] {
@@ -527,7 +588,7 @@ mod tests {
         };
         let mistakes = [
             ["(action - of[0]) / of[1]", "action"],
-            ["first + (u32)i, update", "first + (u32)i, update + 1"],
+            ["first + (u32)i, *update", "first + (u32)i, *update + 1"],
             ["PURPOSE_REPLAY, j >> 2", "PURPOSE_REPLAY, 0"],
             ["log_std >= LOG_STD_MIN && log_std <= LOG_STD_MAX", "log_std > 0.0f"],
             ["- math::ln(1.0f - y * y + EPSILON)", ""],
@@ -555,7 +616,6 @@ mod tests {
             ["(f32)(sum / (f64)n) + target_entropy", "(f32)(sum / (f64)n)"],
             ["*gradient = -excess;", "*gradient = excess;"],
             ["totals->value += alpha;", "totals->value = alpha;"],
-            ["sum += (f64)x[k];", "sum = (f64)((f32)sum + x[k]);"],
         ];
         let unnoticed = Device::unnoticed("continuous.cu", &mistakes, compare);
         assert!(unnoticed.is_empty(), "{unnoticed:?}");

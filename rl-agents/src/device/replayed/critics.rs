@@ -71,7 +71,7 @@ pub(crate) struct DeviceCritics {
 ///
 /// # Errors
 /// [`Error::ObsKind`] for bytes.
-pub(crate) fn floats<'a>(obs: &Obs<View<'a, f32>, View<'a, u8>>) -> Result<View<'a, f32>, Error> {
+fn floats<'a>(obs: &Obs<View<'a, f32>, View<'a, u8>>) -> Result<View<'a, f32>, Error> {
     match obs {
         Obs::F32(obs) => Ok(*obs),
         Obs::U8(_) => Err(Error::ObsKind),
@@ -162,7 +162,7 @@ impl DeviceCritics {
 
     /// Enqueues the value that an actor raises.
     ///
-    /// That of the first critic, or of the lesser. Returns its gradient with respect to the rows (B, D + A) that critics read.
+    /// The first critic's, or the lesser one. Returns its gradient with respect to the rows (B, D + A) that critics read.
     /// Also writes the terms of the actor's loss, (2, B).
     pub(crate) fn value(
         &mut self,
@@ -182,7 +182,7 @@ impl DeviceCritics {
         of_inputs.input_gradient(queue, &params, n)
     }
 
-    /// Moves the targets by the part `tau` of their way.
+    /// Moves the targets by the fraction `tau` of the distance to the critics.
     pub(crate) fn follow(&mut self, launches: Launches<'_>, tau: f32, actor: &LearnerState) -> Result<(), Error> {
         let Self { online: LearntNet { params, state, .. }, target, .. } = self;
         let (stream, target) = (launches.queue.stream, &target.view_mut());

@@ -15,10 +15,11 @@ use crate::agent::OnDevice;
 use crate::algorithms::replayed::Experience;
 use crate::device::Queue;
 use crate::device::descent::{download, with_rest};
+use crate::device::graph::UpdateGraph;
 use crate::device::net::DeviceNet;
 use crate::device::normalize::Inputs;
 use crate::device::replayed::learnt::LearntNet;
-use crate::device::replayed::minibatches::{DeviceMinibatches, Repeated};
+use crate::device::replayed::minibatches::{DeviceMinibatches, Repeated, SLOTS};
 use crate::device::times::DeviceWatch;
 use crate::learner::BatchSizes;
 use crate::learner::optim::{Optimizer, Rule};
@@ -50,6 +51,8 @@ pub(crate) struct DeviceDqn {
     targets: Buffer<f32>, // (B)
     errors: Buffer<f32>,  // (B)
     terms: Buffer<f32>,   // (2, B)
+    /// Graphs of the update with each minibatch's memory.
+    graphs: [UpdateGraph<bool>; SLOTS],
 }
 
 impl OnDevice for DeviceDqn {
@@ -108,6 +111,7 @@ impl DeviceDqn {
             targets: floats(b)?,
             errors: floats(b)?,
             terms: floats(TD_TERMS * b)?,
+            graphs: Default::default(),
         })
     }
 
@@ -118,6 +122,7 @@ impl DeviceDqn {
 
     /// Copies parameters, moments and counters to the device.
     pub(crate) fn load(&mut self, online: &QNetwork, target: &QNetwork, optimizer: &Optimizer) -> Result<(), Error> {
+        self.minibatches.forget()?;
         let stream = &self.minibatches.stream;
         stream.upload(&self.target.view_mut(), target.params())?;
         self.online.load(stream, online.network(), optimizer)
@@ -129,10 +134,30 @@ impl DeviceDqn {
         self.online.begin(queue, learning_rate, max_norm, rule)
     }
 
-    /// Enqueues the targets of the current minibatch.
+    /// Enqueues the update with the current minibatch.
     ///
     /// The best next action is the online network's if `double`, else the target network's.
-    pub(crate) fn targets(&mut self, double: bool) -> Result<(), Error> {
+    pub(crate) fn update(&mut self, double: bool) -> Result<(), Error> {
+        if self.online.exchanges() {
+            self.learn(double)?;
+        } else {
+            let (at, stream) = (self.minibatches.at(), self.minibatches.stream.clone());
+            let mut graph = std::mem::take(&mut self.graphs[at]);
+            let enqueued = graph.run(&stream, &double, || self.learn(double));
+            self.graphs[at] = graph;
+            enqueued?;
+        }
+        self.minibatches.end(&self.errors, &[&self.online.state])
+    }
+
+    fn learn(&mut self, double: bool) -> Result<(), Error> {
+        self.targets(double)?;
+        self.gradient()?;
+        self.online.step(Queue { stream: &self.minibatches.stream, kernels: &self.kernels })
+    }
+
+    /// Enqueues the targets of the current minibatch.
+    fn targets(&mut self, double: bool) -> Result<(), Error> {
         let own = self.online.own();
         let Self { minibatches, kernels, q_learning, online, targets, target, inputs, heads, q: [first, second], .. } = self;
         let (stream, batch, n) = (&minibatches.stream, minibatches.columns(), targets.len());
@@ -155,7 +180,7 @@ impl DeviceDqn {
     }
 
     /// Enqueues the gradient of the current minibatch, whose targets are set.
-    pub(crate) fn gradient(&mut self) -> Result<(), Error> {
+    fn gradient(&mut self) -> Result<(), Error> {
         let own = self.online.own();
         let Self { minibatches, kernels, q_learning, online, targets, inputs, q: [first, second], errors, terms, .. } = self;
         let (stream, batch, n) = (&minibatches.stream, minibatches.columns(), targets.len());
@@ -168,7 +193,7 @@ impl DeviceDqn {
         let others = (errors.view_mut(), terms.view_mut());
         match self.heads {
             Heads::Plain(q) => {
-                q_learning.loss(stream, &columns, [&net.gradient_mut(q, n), &others.0, &others.1])?;
+                q_learning.loss(stream, &columns, [&net.head(q, n).1, &others.0, &others.1])?;
             }
             Heads::Dueling([advantage, value]) => {
                 q_learning.loss(stream, &columns, [&second.view_mut(), &others.0, &others.1])?;
@@ -179,15 +204,6 @@ impl DeviceDqn {
         online.compute_gradient(queue, &mut [&mut *terms, errors], obs)?;
         let LearntNet { slices, state, .. } = online;
         Ok(q_learning.totals(stream, slices, &terms.view(), state, None)?)
-    }
-
-    /// Enqueues a step along the gradient of the current minibatch.
-    ///
-    /// It has no effect after learning stopped.
-    pub(crate) fn step(&mut self) -> Result<(), Error> {
-        let Self { minibatches, kernels, online, errors, .. } = self;
-        online.step(Queue { stream: &minibatches.stream, kernels })?;
-        minibatches.end(errors, &[&online.state])
     }
 
     /// Moves the target network by `tau` towards the online one; 1 copies it.
@@ -426,11 +442,14 @@ mod tests {
             ["0.5f * near * near", "0.5f * size * size"],
             ["-1.0f, 1.0f", "-0.5f, 0.5f"],
             ["* weight * (1.0f / (f32)n)", "/ (f32)n * weight"],
-            ["sum += (f64)of_part[i];", "sum = (f64)((f32)sum + of_part[i]);"],
             ["if (counters->stop != STOP_NOT || (other && other->stop != STOP_NOT)) return;", "totals->minibatches += 1.0f;"],
             ["target[i] + tau * (online[i] - target[i])", "(1.0f - tau) * target[i] + tau * online[i]"],
         ];
-        let unnoticed = Device::unnoticed("q_learning.cu", &mistakes, compare);
-        assert!(unnoticed.is_empty(), "{unnoticed:?}");
+        let in_sums =
+            [["sum += (f64)x[k];", "sum = (f64)((f32)sum + x[k]);"], ["sum += (f64)numbers[i];", "sum = (f64)numbers[i];"]];
+        for (file, mistakes) in [("q_learning.cu", &mistakes[..]), ("learner.cuh", &in_sums)] {
+            let unnoticed = Device::unnoticed(file, mistakes, compare);
+            assert!(unnoticed.is_empty(), "{unnoticed:?}");
+        }
     }
 }

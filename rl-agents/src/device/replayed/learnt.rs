@@ -85,6 +85,13 @@ impl LearntNet {
         begin(queue, &mut self.state, learning_rate, max_norm, rule)
     }
 
+    /// True if gradients are exchanged through the host.
+    ///
+    /// Such an update cannot be captured.
+    pub(crate) fn exchanges(&self) -> bool {
+        self.exchange.is_some() && self.slices.count() > 1
+    }
+
     /// Samples of a minibatch that pass through the network here.
     ///
     /// The loss of other ranks' samples is computed from stale outputs, and then replaced.

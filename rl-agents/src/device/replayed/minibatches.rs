@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use rl_buffer::{Batch, DeviceBatch, DeviceReplay, Memory, Pinned, TransitionViews};
 use rl_cuda::learner::{LearnerCounters, LearnerState};
-use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream};
+use rl_cuda::{Buffer, CpuAccess, Device, Event, PinnedSlab, Stream, View};
 
 use crate::Error;
 use crate::algorithms::replayed::Experience;
+use crate::device::staged::Staged;
 use crate::device::times::{DevicePhase, DeviceTimes};
 
 /// A minibatch at which learning stopped, and what was computed from it.
@@ -24,23 +25,27 @@ pub(crate) struct Repeated<'a> {
     pub(crate) last: [f32; 3],
 }
 
+/// Number of minibatches that have memory: one is learnt from, one is drawn.
+pub(crate) const SLOTS: usize = 2;
+
 /// Memory of a minibatch, on the host and on the device.
 #[derive(Debug)]
 struct Slot {
     here: Batch,
     there: DeviceBatch,
-    /// Number of minibatches drawn before.
-    update: u64,
+    /// Number of minibatches drawn before, (1).
+    update: Staged<u64>,
     errors: PinnedSlab<f32>,
     /// Counters of each optimizer after the device learnt from the minibatch.
     counters: Vec<PinnedSlab<u64>>,
-    /// End of the update, until somebody waits for it.
+    /// End of the update; `None` once waited for.
     learnt: Option<Event>,
 }
 
 /// Two minibatches of B transitions.
 ///
-/// The device learns from one while the host draws the other.
+/// The device learns from one while the host draws the other. So the host notices that learning stopped one minibatch later,
+/// unless it waits for the errors of each.
 #[derive(Debug)]
 pub(crate) struct DeviceMinibatches {
     /// Stream of the updates.
@@ -50,7 +55,7 @@ pub(crate) struct DeviceMinibatches {
     replay: Option<DeviceReplay>,
     /// Generation of the transitions that `replay` is a copy of.
     generation: u64,
-    slots: [Slot; 2],
+    slots: [Slot; SLOTS],
     /// Slot of the latest minibatch.
     at: usize,
     pub(crate) times: DeviceTimes,
@@ -71,7 +76,7 @@ impl DeviceMinibatches {
             Ok::<_, Error>(Slot {
                 here: Batch::new_in(shape, b, &memory)?,
                 there: DeviceBatch::new(device, shape, b)?,
-                update: 0,
+                update: Staged::new(device, 1)?,
                 errors: PinnedSlab::zeros(Some(device), b, CpuAccess::ReadWrite)?,
                 counters: (0..n_optimizers).map(counters).collect::<Result<_, _>>()?,
                 learnt: None,
@@ -114,10 +119,19 @@ impl DeviceMinibatches {
         learnt.synchronize()?;
         for (i, counters) in counters.iter().enumerate() {
             if LearnerCounters::read(counters)?.stop == LearnerCounters::DIVERGED {
+                self.forget()?;
                 return Ok(Some(i));
             }
         }
         Ok(None)
+    }
+
+    /// Waits for all updates, and forgets whether learning stopped there.
+    pub(crate) fn forget(&mut self) -> Result<(), Error> {
+        for learnt in self.slots.iter_mut().filter_map(|slot| slot.learnt.take()) {
+            learnt.synchronize()?;
+        }
+        Ok(())
     }
 
     /// Draws the current minibatch, and enqueues its copy.
@@ -129,7 +143,7 @@ impl DeviceMinibatches {
     pub(crate) fn draw(&mut self, experience: &mut Experience, done: f32) -> Result<(), Error> {
         let Self { stream, copies, replay, generation, slots, at, times } = self;
         let Slot { here, there, update, .. } = &mut slots[*at];
-        *update = experience.updates();
+        update.upload(copies, [experience.updates()].into_iter())?;
         experience.draw(done, here, replay.is_some())?;
         match replay {
             None => there.upload(copies, here)?,
@@ -151,9 +165,14 @@ impl DeviceMinibatches {
         self.slots[self.at].there.columns()
     }
 
-    /// Number of the current minibatch: how many were drawn before.
-    pub(crate) fn update(&self) -> u64 {
-        self.slots[self.at].update
+    /// Number of the current minibatch, (1): how many were drawn before.
+    pub(crate) fn update(&self) -> View<'_, u64> {
+        self.slots[self.at].update.there.view()
+    }
+
+    /// Index of the current minibatch's memory, below [`SLOTS`].
+    pub(crate) fn at(&self) -> usize {
+        self.at
     }
 
     /// Ends the update with the current minibatch.

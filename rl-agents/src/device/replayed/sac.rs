@@ -1,16 +1,15 @@
 //! SAC on a device: the twin of [`Sac`](crate::Sac)'s updates.
 
-use rl_cuda::learner::{Entropy, LearnerState, SquashedColumns, UpdateTotals};
+use rl_cuda::learner::{Entropy, LearnerCounters, LearnerState, Noise, SquashedColumns, TemperatureStep, UpdateTotals};
 use rl_cuda::{Buffer, Device};
 
 use crate::Error;
 use crate::algorithms::replayed::Experience;
 use crate::device::descent::download;
-use crate::device::replayed::actor_critics::{DeviceActorCritics, DeviceParts, at_critics};
+use crate::device::replayed::actor_critics::{DeviceActorCritics, DeviceParts, DeviceUpdates, at_critics};
 use crate::device::replayed::critics::DeviceCritics;
 use crate::device::replayed::learnt::{begin, set_steps};
-use crate::device::replayed::minibatches::Repeated;
-use crate::learner::optim::{Optimizer, Rule};
+use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::policy::squashed::SquashedGaussian;
 use crate::policy::twin_q::TwinQ;
 
@@ -104,21 +103,17 @@ impl DeviceSac {
     /// With noise of the stream `first` on.
     fn draw(&mut self, next: bool, first: usize) -> Result<(), Error> {
         self.both.act(None, next)?;
-        let (n, from) = (self.both.batch_size(), self.both.noise(first));
         let Self { both, chains, noise, log_probs, .. } = self;
-        let DeviceParts { launches, actor, actions, .. } = both.parts();
+        let (n, seed) = (both.batch_size(), both.seed());
+        let DeviceParts { launches, minibatches, actor, actions, .. } = both.parts();
+        let from = Noise { seed, update: minibatches.update(), first: first as u32 };
         let [means, log_stds] = chains.map(|chain| actor.net.outputs(chain, n));
         let to = [&noise.view_mut(), &actions.view_mut(), &log_probs.view_mut()];
         Ok(launches.continuous.squash(launches.queue.stream, &SquashedColumns { means, log_stds }, from, to)?)
     }
 
-    /// Enqueues the targets of the current minibatch.
-    pub(crate) fn set_targets(&mut self) -> Result<(), Error> {
-        self.set_targets_by(true)
-    }
-
     /// Enqueues targets by the current temperature, or by that of the latest update.
-    fn set_targets_by(&mut self, current: bool) -> Result<(), Error> {
+    fn set_targets(&mut self, current: bool) -> Result<(), Error> {
         self.draw(true, 1 + self.both.batch_size())?;
         let Self { both, log_probs, temperature, learnt, .. } = self;
         let DeviceParts { launches, minibatches, critics, actions, .. } = both.parts();
@@ -127,31 +122,22 @@ impl DeviceSac {
         critics.set_targets(launches, &minibatches.columns(), &actions.view(), Some(entropy))
     }
 
-    /// Enqueues actions for the current minibatch's observations.
-    pub(crate) fn set_actions(&mut self) -> Result<(), Error> {
-        self.draw(false, 1)
-    }
-
     /// Enqueues a step of a learnt temperature.
-    pub(crate) fn step_temperature(&mut self) -> Result<(), Error> {
+    fn step_temperature(&mut self) -> Result<(), Error> {
         let Self { both, log_probs, temperature, learnt, .. } = self;
         let Some(LearntTemperature { log_alpha, moments: [m, v], gradient, square, state, target_entropy }) = learnt else {
             return Ok(());
         };
         let DeviceParts { launches, actor, critics, .. } = both.parts();
         let (stream, kernels, others) = (launches.queue.stream, launches.queue.kernels, [&critics.online.state, &actor.state]);
-        let to = (&temperature.view_mut(), &gradient.view_mut(), &square.view_mut());
-        launches.continuous.temperature(stream, [&log_probs.view(), &log_alpha.view()], *target_entropy, to, others, state)?;
+        let (temperature, of_log) = (temperature.view_mut(), gradient.view_mut());
+        let to = TemperatureStep { temperature, gradient: of_log, square: square.view_mut() };
+        launches.continuous.temperature(stream, [&log_probs.view(), &log_alpha.view()], *target_entropy, &to, others, state)?;
         kernels.step(stream, &square.view(), state)?;
         Ok(kernels.adam(stream, &gradient.view(), &log_alpha.view_mut(), [&m.view_mut(), &v.view_mut()], state)?)
     }
 
-    /// Enqueues a step of the actor, whose actions are set.
-    pub(crate) fn step_actor(&mut self) -> Result<(), Error> {
-        self.actor_gradient()?;
-        self.both.step_actor()
-    }
-
+    /// Enqueues the gradient of the actor, whose actions are drawn.
     fn actor_gradient(&mut self) -> Result<(), Error> {
         let n = self.both.batch_size();
         let Self { both, chains, noise, log_probs, temperature, .. } = self;
@@ -168,25 +154,11 @@ impl DeviceSac {
     }
 
     /// Sums of the temperature's updates, if it is learnt, and its optimizer's steps.
-    pub(crate) fn temperature(&self) -> Result<Option<(UpdateTotals, u64)>, Error> {
+    pub(crate) fn temperature(&self) -> Result<Option<(UpdateTotals, StepCount)>, Error> {
         let Some(LearntTemperature { state, .. }) = &self.learnt else { return Ok(None) };
         let stream = &self.both.minibatches.stream;
-        Ok(Some((state.totals(stream)?, state.counters(stream)?.taken)))
-    }
-
-    /// Computes what learning stopped at from the current minibatch again.
-    pub(crate) fn repeat(&mut self, stopped: usize) -> Result<Repeated<'_>, Error> {
-        let exchanges = self.both.take_exchanges();
-        let computed = self.repeat_alone(stopped);
-        self.both.set_exchanges(exchanges);
-        computed?;
-        self.both.repeated(stopped)
-    }
-
-    fn repeat_alone(&mut self, stopped: usize) -> Result<(), Error> {
-        self.set_targets_by(false)?;
-        self.set_actions()?;
-        if at_critics(stopped) { self.both.critics_gradient() } else { self.actor_gradient() }
+        let LearnerCounters { taken, skipped, .. } = state.counters(stream)?;
+        Ok(Some((state.totals(stream)?, StepCount { taken, skipped })))
     }
 
     /// Copies what a snapshot has beside the actor's parameters, in its order.
@@ -202,5 +174,27 @@ impl DeviceSac {
             }
         }
         Ok(arrays)
+    }
+}
+
+impl DeviceUpdates for DeviceSac {
+    fn both(&mut self) -> &mut DeviceActorCritics {
+        &mut self.both
+    }
+
+    fn learn(&mut self, tau: Option<f32>) -> Result<(), Error> {
+        self.set_targets(true)?;
+        self.draw(false, 1)?;
+        self.step_temperature()?;
+        self.both.step_critics()?;
+        self.actor_gradient()?;
+        self.both.step_actor()?;
+        tau.map_or(Ok(()), |tau| self.both.follow(tau))
+    }
+
+    fn learn_again(&mut self, stopped: usize) -> Result<(), Error> {
+        self.set_targets(false)?;
+        self.draw(false, 1)?;
+        if at_critics(stopped) { self.both.critics_gradient() } else { self.actor_gradient() }
     }
 }

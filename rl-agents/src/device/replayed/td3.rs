@@ -1,14 +1,13 @@
 //! TD3 on a device: the twin of [`Td3`](crate::Td3)'s updates.
 
-use rl_cuda::learner::ClippedNoise;
+use rl_cuda::learner::{ClippedNoise, Noise};
 use rl_cuda::{Buffer, Device};
 
 use crate::Error;
 use crate::algorithms::replayed::Experience;
 use crate::device::descent::download;
-use crate::device::replayed::actor_critics::{DeviceActorCritics, DeviceParts, at_critics};
+use crate::device::replayed::actor_critics::{DeviceActorCritics, DeviceParts, DeviceUpdates, at_critics};
 use crate::device::replayed::critics::DeviceCritics;
-use crate::device::replayed::minibatches::Repeated;
 use crate::learner::optim::Optimizer;
 use crate::policy::deterministic::DeterministicPolicy;
 use crate::policy::twin_q::TwinQ;
@@ -41,8 +40,9 @@ impl DeviceTd3 {
         seed: u64,
         noise: [f32; 2],
     ) -> Result<Self, Error> {
-        let both = DeviceActorCritics::new(device, policy.network(), critics, policy.bounds(), experience, copied, seed)?;
-        let target = Buffer::zeros(device, policy.network().params().len())?;
+        let mut both = DeviceActorCritics::new(device, policy.network(), critics, policy.bounds(), experience, copied, seed)?;
+        let target = Buffer::<f32>::zeros(device, policy.network().params().len())?;
+        both.beside = target.bytes();
         Ok(Self { both, target, chain: policy.network().chain(0), noise })
     }
 
@@ -63,27 +63,23 @@ impl DeviceTd3 {
     ///
     /// Or those of its target for the next ones, with noise.
     fn choose(&mut self, next: bool) -> Result<(), Error> {
-        let ([std, clip], noise, n) = (self.noise, self.both.noise(1), self.both.batch_size());
-        let Self { both, target, chain, .. } = self;
+        let Self { both, target, chain, noise: [std, clip] } = self;
+        let (n, seed) = (both.batch_size(), both.seed());
         both.act(next.then_some(&target.view()), next)?;
-        let DeviceParts { launches, actor, actions, .. } = both.parts();
-        let (outputs, added) = (actor.net.outputs(*chain, n), next.then_some(ClippedNoise { noise, std, clip }));
+        let DeviceParts { launches, minibatches, actor, actions, .. } = both.parts();
+        let noise = Noise { seed, update: minibatches.update(), first: 1 };
+        let (outputs, added) = (actor.net.outputs(*chain, n), next.then_some(ClippedNoise { noise, std: *std, clip: *clip }));
         Ok(launches.continuous.choose(launches.queue.stream, &outputs, added, n, &actions.view_mut())?)
     }
 
     /// Enqueues the targets of the current minibatch.
-    pub(crate) fn set_targets(&mut self) -> Result<(), Error> {
+    fn set_targets(&mut self) -> Result<(), Error> {
         self.choose(true)?;
         let DeviceParts { launches, minibatches, critics, actions, .. } = self.both.parts();
         critics.set_targets(launches, &minibatches.columns(), &actions.view(), None)
     }
 
-    /// Enqueues a step of the actor.
-    pub(crate) fn step_actor(&mut self) -> Result<(), Error> {
-        self.actor_gradient()?;
-        self.both.step_actor()
-    }
-
+    /// Enqueues the gradient of the actor.
     fn actor_gradient(&mut self) -> Result<(), Error> {
         self.choose(false)?;
         let n = self.both.batch_size();
@@ -96,27 +92,13 @@ impl DeviceTd3 {
         both.actor_gradient()
     }
 
-    /// Moves all targets by the part `tau` of their way.
-    pub(crate) fn follow(&mut self, tau: f32) -> Result<(), Error> {
+    /// Moves all targets by the fraction `tau` of their distance.
+    fn follow(&mut self, tau: f32) -> Result<(), Error> {
         self.both.follow(tau)?;
         let Self { both, target, .. } = self;
         let DeviceParts { launches, actor, critics, .. } = both.parts();
         let (stream, target, others) = (launches.queue.stream, &target.view_mut(), Some(&critics.online.state));
         Ok(launches.q_learning.follow(stream, &actor.params.view(), target, tau, &actor.state, others)?)
-    }
-
-    /// Computes what learning stopped at from the current minibatch again.
-    pub(crate) fn repeat(&mut self, stopped: usize) -> Result<Repeated<'_>, Error> {
-        let exchanges = self.both.take_exchanges();
-        let computed = self.repeat_alone(stopped);
-        self.both.set_exchanges(exchanges);
-        computed?;
-        self.both.repeated(stopped)
-    }
-
-    fn repeat_alone(&mut self, stopped: usize) -> Result<(), Error> {
-        self.set_targets()?;
-        if at_critics(stopped) { self.both.critics_gradient() } else { self.actor_gradient() }
     }
 
     /// Copies what a snapshot has beside the actor's parameters, in its order.
@@ -126,5 +108,25 @@ impl DeviceTd3 {
         arrays.push(download(stream, &self.target.view())?);
         arrays.extend(self.both.critics.arrays(stream)?);
         Ok(arrays)
+    }
+}
+
+impl DeviceUpdates for DeviceTd3 {
+    fn both(&mut self) -> &mut DeviceActorCritics {
+        &mut self.both
+    }
+
+    fn learn(&mut self, tau: Option<f32>) -> Result<(), Error> {
+        self.set_targets()?;
+        self.both.step_critics()?;
+        let Some(tau) = tau else { return Ok(()) };
+        self.actor_gradient()?;
+        self.both.step_actor()?;
+        self.follow(tau)
+    }
+
+    fn learn_again(&mut self, stopped: usize) -> Result<(), Error> {
+        self.set_targets()?;
+        if at_critics(stopped) { self.both.critics_gradient() } else { self.actor_gradient() }
     }
 }

@@ -130,7 +130,7 @@ fn q_learning_agrees_on_any_numbers() {
         let kernels = QLearningKernels::new(device).unwrap();
         for round in 0..rounds(64) {
             let wild = round % 4 == 3;
-            let (n, a) = (bench.corners.pick(&[1, 3, 33, 130]), bench.corners.pick(&[1, 2, 3, 4, 5, 6, 7, 8, 9]));
+            let (n, a) = (bench.corners.pick(&[1, 3, 8, 12, 16, 33, 130]), bench.corners.pick(&[1, 2, 3, 4, 5, 6, 7, 8, 9]));
             let [advantages, values] = [n * a, n].map(|len| bench.floats(len, wild));
             let mut q = bench.zeros(n * a);
             kernels.dueling(&bench.stream, [&advantages.view(), &values.view()], &q.view_mut()).unwrap();
@@ -214,9 +214,10 @@ fn continuous_actions_agree_on_any_numbers() {
         let kernels = ContinuousKernels::new(device).unwrap();
         for round in 0..rounds(64) {
             let wild = round % 4 == 3;
-            let (n, a, d) = (bench.corners.pick(&[1, 3, 16, 33, 130]), bench.corners.pick(&[1, 2, 3, 4, 5, 9]), round % 6);
+            let (n, a, d) = (bench.corners.pick(&[1, 3, 8, 12, 16, 33, 130]), bench.corners.pick(&[1, 2, 3, 4, 5, 9]), round % 6);
             let [seed, update] = bench.corners.clock();
-            let noise = Noise { seed, update, first: bench.corners.pick(&[0, 1, 257, u32::MAX - 40]) };
+            let update = bench.upload(&[update]);
+            let noise = Noise { seed, update: update.view(), first: bench.corners.pick(&[0, 1, 257, u32::MAX - 40]) };
 
             // Bounds around the actions, or of one point; rows without observations.
             let bounds: Vec<f32> =
@@ -295,12 +296,37 @@ fn continuous_actions_agree_on_any_numbers() {
             let (one, other, mut state) = (bench.state(), bench.state(), bench.state());
             let [mut alpha, mut gradient] = [(); 2].map(|()| bench.zeros(1));
             let mut square = Buffer::<f64>::zeros(device, 1).unwrap();
-            let to = (&alpha.view_mut(), &gradient.view_mut(), &square.view_mut());
+            let (temperature, gradient_of) = (alpha.view_mut(), gradient.view_mut());
+            let to = TemperatureStep { temperature, gradient: gradient_of, square: square.view_mut() };
             let of = [&log_probs.view(), &log_alpha.view()];
-            kernels.temperature(&bench.stream, of, -(a as f32), to, [&one, &other], &mut state).unwrap();
+            kernels.temperature(&bench.stream, of, -(a as f32), &to, [&one, &other], &mut state).unwrap();
             [&alpha, &gradient].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
             bench.digest.doubles(&bench.stream, &square);
             bench.add_state(&state);
+        }
+        // Actions all along tanh, almost without noise, and deviations all along their range.
+        let n = 4096;
+        let update = bench.upload(&[1]);
+        let means: Vec<f32> = (0..n).map(|i| (i as f32 - 2048.0) * 3e-3).collect();
+        let log_stds: Vec<f32> = (0..n).map(|i| i as f32 * 5.4e-3 - 20.1).collect();
+        let (zeros, least) = (bench.zeros(n), bench.upload(&vec![-20.0; n]));
+        let (means, log_stds) = (bench.upload(&means), bench.upload(&log_stds));
+        for of in [[means.view(), least.view()], [zeros.view(), log_stds.view()]] {
+            let [mut normals, mut actions, mut log_probs, mut d_log_stds] = [(); 4].map(|()| bench.zeros(n));
+            let of = SquashedColumns { means: of[0], log_stds: of[1] };
+            let noise = Noise { seed: 9, update: update.view(), first: 0 };
+            let to = [&normals.view_mut(), &actions.view_mut(), &log_probs.view_mut()];
+            kernels.squash(&bench.stream, &of, noise, to).unwrap();
+            [&normals, &actions, &log_probs].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+            let (d_rows, alpha) = (bench.floats(n, false), bench.upload(&[0.3f32]));
+            let columns = [&normals.view(), &d_rows.view(), &alpha.view()];
+            let to = [&log_probs.view_mut(), &d_log_stds.view_mut()];
+            kernels.squash_gradient(&bench.stream, &of, columns, n, to).unwrap();
+            [&log_probs, &d_log_stds].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+            kernels.choose(&bench.stream, &of.means, None, n, &actions.view_mut()).unwrap();
+            bench.digest.floats(&bench.stream, &actions);
+            kernels.choose_gradient(&bench.stream, [&of.means, &d_rows.view()], n, &actions.view_mut()).unwrap();
+            bench.digest.floats(&bench.stream, &actions);
         }
         bench.digest
     });

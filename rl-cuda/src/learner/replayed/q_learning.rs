@@ -1,11 +1,11 @@
 //! Targets and loss of Q-learning.
 
-use super::kernels::BLOCK;
-use super::slices::MinibatchSlices;
-use super::state::LearnerState;
 use crate::driver::args::args;
 use crate::driver::kernel::Kernel;
 use crate::error::length;
+use crate::learner::kernels::BLOCK;
+use crate::learner::slices::MinibatchSlices;
+use crate::learner::state::LearnerState;
 use crate::{Device, Error, Stream, View, ViewMut};
 
 /// Number of terms of a transition's loss: the weighted loss, and Q.
@@ -167,9 +167,9 @@ impl QLearningKernels {
         unsafe { self.totals.launch(stream, 1, TOTALS_THREADS, args) }
     }
 
-    /// Moves the target network's parameters by `tau` towards the online ones; 1 copies them.
+    /// Moves the target network's parameters by `tau` towards the online ones.
     ///
-    /// Not after learning stopped, at `state` or at `other`.
+    /// 1 copies them. Not after learning stopped, at `state` or at `other`.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].

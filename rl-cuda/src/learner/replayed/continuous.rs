@@ -1,48 +1,53 @@
 //! Actors of continuous actions, and their critics.
 
-use super::kernels::BLOCK;
 use super::q_learning::TD_TERMS;
-use super::state::LearnerState;
 use crate::driver::args::{args, arguments, long};
 use crate::driver::kernel::Kernel;
 use crate::error::length;
+use crate::learner::kernels::BLOCK;
+use crate::learner::state::LearnerState;
 use crate::{Device, Error, Stream, View, ViewMut};
 
 /// Stream of the normal numbers of an update.
 ///
 /// Row i of a matrix has stream `first` + i.
 #[derive(Clone, Copy, Debug)]
-pub struct Noise {
+pub struct Noise<'a> {
     /// Seed of the agent.
     pub seed: u64,
-    /// Number of the update.
-    pub update: u64,
+    /// Number of the update, (1).
+    pub update: View<'a, u64>,
     /// Stream of the first row.
     pub first: u32,
 }
 
 arguments! {
-    [] Noise: |noise, args| {
-        let ([seed, seed_high], [update, update_high]) = (long(noise.seed), long(noise.update));
-        args.push(&[seed, seed_high, update, update_high, noise.first, 0])
-    };
+    [] Noise<'_>: |noise, args| args.push(&noise.words());
+}
+
+impl Noise<'_> {
+    /// Words of the kernels' `Noise`.
+    fn words(&self) -> [u32; 6] {
+        let ([seed, seed_high], [update, update_high]) = (long(self.seed), long(self.update.address()));
+        [seed, seed_high, update, update_high, self.first, 0]
+    }
 }
 
 /// Values of critics, (n) each; the second may be missing.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'a> {
-    /// Of the first critic.
+    /// Those of the first critic.
     pub one: View<'a, f32>,
-    /// Of the second critic.
+    /// Those of the second critic.
     pub other: Option<View<'a, f32>>,
 }
 
 /// Gradients of [`Values`], (n) each.
 #[derive(Debug)]
 pub struct ValueGradients<'a> {
-    /// Of the first critic.
+    /// Those of the first critic.
     pub one: ViewMut<'a, f32>,
-    /// Of the second critic.
+    /// Those of the second critic.
     pub other: Option<ViewMut<'a, f32>>,
 }
 
@@ -66,11 +71,22 @@ pub struct Entropy<'a> {
     pub log_alpha: Option<View<'a, f32>>,
 }
 
+/// Numbers of a step of a temperature that is learnt, (1) each.
+#[derive(Debug)]
+pub struct TemperatureStep<'a> {
+    /// The temperature.
+    pub temperature: ViewMut<'a, f32>,
+    /// Gradient of its logarithm.
+    pub gradient: ViewMut<'a, f32>,
+    /// Square of the gradient.
+    pub square: ViewMut<'a, f64>,
+}
+
 /// Noise that is added to a deterministic policy's actions.
 #[derive(Clone, Copy, Debug)]
-pub struct ClippedNoise {
+pub struct ClippedNoise<'a> {
     /// Normal numbers.
-    pub noise: Noise,
+    pub noise: Noise<'a>,
     /// Their standard deviation.
     pub std: f32,
     /// Bound of what is added.
@@ -147,11 +163,12 @@ impl ContinuousKernels {
         &self,
         stream: &Stream,
         of: &SquashedColumns<'_>,
-        from: Noise,
+        from: Noise<'_>,
         [noise, actions, log_probs]: [&ViewMut<'_, f32>; 3],
     ) -> Result<(), Error> {
         let n = log_probs.len();
         let a = actions.len() / n.max(1);
+        length("update", 1, from.update.len())?;
         for (what, len) in
             [("means", of.means.len()), ("log_stds", of.log_stds.len()), ("noise", noise.len()), ("actions", actions.len())]
         {
@@ -203,23 +220,24 @@ impl ContinuousKernels {
         &self,
         stream: &Stream,
         outputs: &View<'_, f32>,
-        added: Option<ClippedNoise>,
+        added: Option<ClippedNoise<'_>>,
         n: usize,
         actions: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
         let a = actions.len() / n.max(1);
         length("actions", n * a, actions.len())?;
         length("outputs", n * a, outputs.len())?;
-        let nothing = ClippedNoise { noise: Noise { seed: 0, update: 0, first: 0 }, std: -1.0, clip: 0.0 };
-        let ClippedNoise { noise, std, clip } = added.unwrap_or(nothing);
+        length("update", 1, added.map_or(1, |added| added.noise.update.len()))?;
+        // Without noise: a deviation that is negative, and no memory to read.
+        let (noise, [std, clip]) = added.map_or(([0; 6], [-1.0, 0.0]), |added| (added.noise.words(), [added.std, added.clip]));
         let args = args![outputs, actions, noise, std, clip, n as u32, a as u32];
         // SAFETY: the parameters are those of `continuous_choose`; lengths were checked above.
         unsafe { self.choose.launch(stream, actions.len() as u64, BLOCK, args) }
     }
 
-    /// Writes the gradient of an actor's loss, `-mean Q`, with respect to its outputs (n, A).
+    /// Writes the gradient of an actor's loss, `-mean Q`.
     ///
-    /// `d_rows`, (n, D + A), is the gradient of Q with respect to the rows of the critics.
+    /// With respect to its outputs, (n, A). `d_rows`, (n, D + A), is the gradient of Q with respect to the rows of the critics.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -239,7 +257,9 @@ impl ContinuousKernels {
         unsafe { self.choose_gradient.launch(stream, d_outputs.len() as u64, BLOCK, args) }
     }
 
-    /// Writes targets (n) of critics from rewards (n), discounts (n) and the lesser of the next values.
+    /// Writes targets (n) of critics.
+    ///
+    /// From rewards (n), discounts (n) and the lesser of the next values.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -262,9 +282,9 @@ impl ContinuousKernels {
         unsafe { self.targets.launch(stream, n as u64, BLOCK, args) }
     }
 
-    /// Writes gradients of the critics' loss, `scale mean w sum (Q - y)^2`, with respect to their values.
+    /// Writes gradients of the critics' loss, `scale mean w sum (Q - y)^2`.
     ///
-    /// Also writes the mean distances from the targets, (n), and the terms of the loss, (2, n).
+    /// With respect to their values. Also writes the mean distances from the targets, (n), and the terms of the loss, (2, n).
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -289,10 +309,10 @@ impl ContinuousKernels {
         unsafe { self.loss.launch(stream, n as u64, BLOCK, args) }
     }
 
-    /// Writes the gradient of the value that an actor raises with respect to the critics' values.
+    /// Writes the gradient of the value that an actor raises.
     ///
-    /// That of the first critic, or of the lesser. Also writes the terms of the actor's loss, (2, n): `alpha log_prob - Q`,
-    /// and Q.
+    /// That of the first critic, or of the lesser, with respect to the critics' values. Also writes the terms of the actor's
+    /// loss, (2, n): `alpha log_prob - Q`, and Q.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -315,7 +335,7 @@ impl ContinuousKernels {
         unsafe { self.value.launch(stream, n as u64, BLOCK, args) }
     }
 
-    /// Takes the temperature of this update, and computes the gradient of its logarithm, (1).
+    /// Takes the temperature of this update, and computes its gradient.
     ///
     /// From the log-probabilities (n) of the policy's actions. Also writes the gradient's square, (1), adds the loss and the
     /// temperature to the sums of `state`, and decides whether its optimizer steps: not after learning stopped at `others`.
@@ -327,7 +347,7 @@ impl ContinuousKernels {
         stream: &Stream,
         [log_probs, log_alpha]: [&View<'_, f32>; 2],
         target_entropy: f32,
-        (temperature, gradient, square): (&ViewMut<'_, f32>, &ViewMut<'_, f32>, &ViewMut<'_, f64>),
+        TemperatureStep { temperature, gradient, square }: &TemperatureStep<'_>,
         others: [&LearnerState; 2],
         state: &mut LearnerState,
     ) -> Result<(), Error> {
