@@ -78,8 +78,12 @@ impl LearnerCounters {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UpdateTotals {
     /// Sum of the means of the policy loss.
+    ///
+    /// With a replay memory: of the loss of Q-learning, of critics, of an actor, or of a temperature.
     pub policy: f32,
     /// Sum of the means of the value loss.
+    ///
+    /// With a replay memory: of Q, or of the temperature.
     pub value: f32,
     /// Sum of the means of the entropy loss.
     pub entropy: f32,

@@ -60,11 +60,17 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("freeway", Algo::PPO, MINATAR_PPO),
     ("seaquest", Algo::PPO, MINATAR_PPO),
     ("space_invaders", Algo::PPO, MINATAR_PPO),
+    ("asterix", Algo::DQN, MINATAR_DQN),
+    ("breakout", Algo::DQN, MINATAR_DQN),
+    ("freeway", Algo::DQN, MINATAR_DQN),
+    ("seaquest", Algo::DQN, MINATAR_DQN),
+    ("space_invaders", Algo::DQN, MINATAR_DQN),
     ("repeat_first", Algo::PPO, include_str!("../../presets/repeat_first-ppo.toml")),
 ];
 
-/// Preset of MinAtar's games.
+/// Presets of MinAtar's games.
 const MINATAR_PPO: &str = include_str!("../../presets/minatar-ppo.toml");
+const MINATAR_DQN: &str = include_str!("../../presets/minatar-dqn.toml");
 
 /// Presets of MuJoCo's environments.
 const MUJOCO_SAC: &str = include_str!("../../presets/mujoco-sac.toml");
