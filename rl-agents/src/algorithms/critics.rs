@@ -17,6 +17,7 @@ use crate::device::replayed::minibatches::Repeated;
 use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Stats, Tile, TileLoss};
 use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::policy::squashed::to_unit;
 use crate::policy::twin_q::{TwinQ, Value, columns};
 use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;
@@ -142,14 +143,14 @@ impl Critics {
 
     /// Takes a step towards the targets; returns the loss and the gradient's norm.
     ///
-    /// `squashed` scales a dimension of an action to -1 to 1.
+    /// `bounds` are the middle and half of the range of each dimension of an action.
     ///
     /// # Errors
     /// [`Error::Diverged`] if too many steps were skipped; errors of candle.
     pub(crate) fn learn(
         &mut self,
         batch: &Batch,
-        squashed: impl Fn(usize, f32) -> f32,
+        bounds: &[[f32; 2]],
         rate: f32,
         threads: Threads<'_>,
     ) -> Result<(f32, Option<f32>), Error> {
@@ -160,7 +161,7 @@ impl Critics {
         let a = actions.len() / n;
         let len = rows.len() / n;
         for row in rows.chunks_exact_mut(len) {
-            row[len - a..].iter_mut().enumerate().for_each(|(j, action)| *action = squashed(j, *action));
+            row[len - a..].iter_mut().zip(bounds).for_each(|(action, &bounds)| *action = to_unit(bounds, *action));
         }
         errors.clear();
         let loss = if let Some(kernel) = online.network().kernel() {

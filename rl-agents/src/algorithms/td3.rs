@@ -302,7 +302,7 @@ impl Td3 {
     fn learn_critics(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
         let Self { policy, critics, experience, memory, sums, .. } = self;
         let threads = Threads { pool, probe: experience.probe.as_ref() };
-        let (loss, norm) = critics.learn(&memory.batch, |j, action| policy.squashed(j, action), rate, threads)?;
+        let (loss, norm) = critics.learn(&memory.batch, policy.bounds(), rate, threads)?;
         sums.critics += loss;
         sums.of_critics.push(norm);
         Ok(())

@@ -107,12 +107,6 @@ impl DeterministicPolicy {
         self.bounds.len()
     }
 
-    /// Scales dimension `j` of an action within its bounds to -1 to 1.
-    pub(crate) fn squashed(&self, j: usize, action: f32) -> f32 {
-        let [middle, half] = self.bounds[j];
-        ((action - middle) / half).clamp(-1.0, 1.0)
-    }
-
     /// Computes actions between -1 and 1, (B, A), with candle operations.
     ///
     /// Gradients flow to `params` (P).
@@ -255,6 +249,7 @@ impl Policy for DeterministicPolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::squashed::to_unit;
 
     /// Acts for `n` environments from given states; returns actions between -1 and 1.
     fn acted(policy: &DeterministicPolicy, n: usize, choice: Choice, states: &mut [f32]) -> Vec<f32> {
@@ -263,7 +258,7 @@ mod tests {
         let obs = vec![0.3; 2 * n];
         policy.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice }, acted, &mut Scratch::default()).unwrap();
         assert!(log_probs.iter().chain(&values).all(|&x| x == 0.0));
-        actions.iter().map(|&action| policy.squashed(0, action)).collect()
+        actions.iter().map(|&action| to_unit(policy.bounds()[0], action)).collect()
     }
 
     #[test]

@@ -73,6 +73,11 @@ pub(crate) fn bounds_of(actions: &ActionSpace) -> Result<Vec<[f32; 2]>, Error> {
     Ok(low.iter().zip(high).map(|(low, high)| [0.5 * (low + high), 0.5 * (high - low)]).collect())
 }
 
+/// Scales a dimension of an action to -1 to 1.
+pub(crate) fn to_unit([middle, half]: [f32; 2], action: f32) -> f32 {
+    ((action - middle) / half).clamp(-1.0, 1.0)
+}
+
 /// Samples of an actor's loss, whose actions were drawn with `noise`, (n, A).
 pub(crate) struct ActorSamples<'a> {
     pub(crate) noise: &'a [f32],
@@ -160,12 +165,6 @@ impl SquashedGaussian {
     /// Makes all actions random in the first `steps` lifetime steps of an environment.
     pub(crate) fn act_randomly_until(&mut self, steps: u64) {
         self.random_steps = steps;
-    }
-
-    /// Scales dimension `j` of an action within its bounds to -1 to 1.
-    pub(crate) fn squashed(&self, j: usize, action: f32) -> f32 {
-        let [middle, half] = self.bounds[j];
-        ((action - middle) / half).clamp(-1.0, 1.0)
     }
 
     /// Computes means and `log_std`, (B, A) each, with candle operations.
@@ -395,7 +394,7 @@ mod tests {
         assert!(one == other && (one + 1.0).abs() < 0.1, "small outputs at first: the middle");
         for j in 0..2 {
             let [middle, half] = policy.bounds[j];
-            assert_eq!(policy.squashed(j, middle + 0.5 * half), 0.5);
+            assert_eq!(to_unit([middle, half], middle + 0.5 * half), 0.5);
         }
     }
 

@@ -222,7 +222,15 @@ fn continuous_actions_agree_on_any_numbers() {
             // Bounds around the actions, or of one point; rows without observations.
             let bounds: Vec<f32> =
                 (0..a).flat_map(|_| [bench.corners.pick(&[0.0, 0.5, -1.0]), bench.corners.pick(&[1.0, 0.25, 0.0])]).collect();
-            let (obs, taken, bounds) = (bench.floats(n * d, wild), bench.floats(n * a, wild), bench.upload(&bounds));
+            let taken: Vec<f32> = (0..n * a)
+                .map(|_| {
+                    let end = bench.corners.pick(&[1.0, -1.0]);
+                    let (near, any) = (bench.corners.near(end), bench.any());
+                    let within = bench.corners.0.uniform_in(-1.0, 1.0);
+                    if wild { any } else { bench.corners.pick(&[near, within]) }
+                })
+                .collect();
+            let (obs, taken, bounds) = (bench.floats(n * d, wild), bench.upload(&taken), bench.upload(&bounds));
             let mut rows = bench.zeros(n * (d + a));
             for bounds in [None, Some(&bounds.view())] {
                 kernels.rows(&bench.stream, [&obs.view(), &taken.view()], bounds, n, &rows.view_mut()).unwrap();
@@ -272,7 +280,9 @@ fn continuous_actions_agree_on_any_numbers() {
                 bench.upload(&numbers)
             };
             let [one, other] = [(); 2].map(|()| values(&mut bench));
-            let [rewards, discounts, log_alpha] = [n, n, 1].map(|len| bench.floats(len, wild));
+            let [rewards, discounts] = [n, n].map(|len| bench.floats(len, wild));
+            let log_alpha = if wild { bench.any() } else { bench.corners.pick(&EXP) };
+            let log_alpha = bench.upload(&[log_alpha]);
             let [mut targets, mut d_one, mut d_other, mut errors] = [(); 4].map(|()| bench.zeros(n));
             let mut terms = bench.zeros(TD_TERMS * n);
             let entropy = Entropy { log_probs: log_probs.view(), temperature: temperature.view(), log_alpha: None };
@@ -307,25 +317,29 @@ fn continuous_actions_agree_on_any_numbers() {
         // Actions all along tanh, almost without noise, and deviations all along their range.
         let n = 4096;
         let update = bench.upload(&[1]);
-        let means: Vec<f32> = (0..n).map(|i| (i as f32 - 2048.0) * 3e-3).collect();
+        let [means, near] = [3e-3, 3e-4].map(|step| (0..n).map(|i| (i as f32 - 2048.0) * step).collect::<Vec<f32>>());
         let log_stds: Vec<f32> = (0..n).map(|i| i as f32 * 5.4e-3 - 20.1).collect();
         let (zeros, least) = (bench.zeros(n), bench.upload(&vec![-20.0; n]));
-        let (means, log_stds) = (bench.upload(&means), bench.upload(&log_stds));
-        for of in [[means.view(), least.view()], [zeros.view(), log_stds.view()]] {
+        let (means, near, log_stds) = (bench.upload(&means), bench.upload(&near), bench.upload(&log_stds));
+        // Without a gradient of Q, or without entropy, so that nothing covers the last bits.
+        let d_q = bench.floats(n, false);
+        for (of, d_rows, alpha) in
+            [([&means, &least], &zeros, 0.3f32), ([&near, &least], &zeros, 0.3), ([&zeros, &log_stds], &d_q, 0.0)]
+        {
             let [mut normals, mut actions, mut log_probs, mut d_log_stds] = [(); 4].map(|()| bench.zeros(n));
-            let of = SquashedColumns { means: of[0], log_stds: of[1] };
+            let of = SquashedColumns { means: of[0].view(), log_stds: of[1].view() };
             let noise = Noise { seed: 9, update: update.view(), first: 0 };
             let to = [&normals.view_mut(), &actions.view_mut(), &log_probs.view_mut()];
             kernels.squash(&bench.stream, &of, noise, to).unwrap();
             [&normals, &actions, &log_probs].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
-            let (d_rows, alpha) = (bench.floats(n, false), bench.upload(&[0.3f32]));
+            let alpha = bench.upload(&[alpha]);
             let columns = [&normals.view(), &d_rows.view(), &alpha.view()];
             let to = [&log_probs.view_mut(), &d_log_stds.view_mut()];
             kernels.squash_gradient(&bench.stream, &of, columns, n, to).unwrap();
             [&log_probs, &d_log_stds].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
             kernels.choose(&bench.stream, &of.means, None, n, &actions.view_mut()).unwrap();
             bench.digest.floats(&bench.stream, &actions);
-            kernels.choose_gradient(&bench.stream, [&of.means, &d_rows.view()], n, &actions.view_mut()).unwrap();
+            kernels.choose_gradient(&bench.stream, [&of.means, &d_q.view()], n, &actions.view_mut()).unwrap();
             bench.digest.floats(&bench.stream, &actions);
         }
         bench.digest
