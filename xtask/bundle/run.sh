@@ -144,12 +144,16 @@ for stage in "$@"; do
         runs="$logs/runs"
         rm -rf "$runs"
         for env in cartpole pendulum snake breakout repeat_first; do
-            for algo in ppo a2c dqn; do
-                case "$env $algo" in "pendulum dqn" | "repeat_first a2c" | "repeat_first dqn") continue ;; esac
+            for algo in ppo a2c dqn sac td3; do
+                case "$env $algo" in
+                    "pendulum dqn" | "repeat_first a2c" | "repeat_first dqn") continue ;;
+                    "pendulum sac" | "pendulum td3") ;;
+                    *sac | *td3) continue ;; # continuous actions
+                esac
                 for device in cpu cuda; do
                     more=
                     [ $env = repeat_first ] && more="--envs 8 --set ppo.n_steps=64 --set ppo.batch_size=256" # its preset remembers
-                    [ $algo = dqn ] && more="--set dqn.learning_starts=1000"
+                    case $algo in dqn | sac | td3) more="--set $algo.learning_starts=1000" ;; esac
                     timeout 300 "$here/bin/rl" train $env --algo $algo --device $device $small $more \
                         --run-dir "$runs/$env-$algo-$device" >"$logs/train-$env-$algo-$device.log" 2>&1
                 done
