@@ -6,7 +6,7 @@ use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpol
 
 use crate::learner::batch::{Minibatch, SequenceBatch, TensorBatch};
 use crate::learner::targets::Targets;
-use crate::{ActorCritic, Collector, LearnerKind, MemoryKind, NetConfig, Policy as _, Precision};
+use crate::{ActorCritic, Collector, LearnerKind, MemoryKind, Metrics, NetConfig, Policy as _, Precision, Snapshot};
 
 /// Kind of actions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -300,4 +300,19 @@ pub(crate) fn has_fma() -> bool {
 
 pub(crate) fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Asserts that two agents have the same bits, and have reported the same metrics.
+pub(crate) fn assert_same([a, b]: [&Snapshot; 2], [expected, found]: [&Metrics; 2], context: &str) {
+    let context = format!("{context}\n{expected:?}\n{found:?}");
+    assert_eq!(a.counters, b.counters, "{context}");
+    assert!(bits(&a.params) == bits(&b.params), "parameters: {context}");
+    assert_eq!(a.moments.len(), b.moments.len());
+    for ((name, a), (_, b)) in a.moments.iter().zip(&b.moments) {
+        assert!(bits(a) == bits(b), "{name}: {context}");
+    }
+    assert!(expected.iter().map(|(name, _)| name).eq(found.iter().map(|(name, _)| name)), "{context}");
+    for ((name, expected), (_, found)) in expected.iter().zip(found.iter()) {
+        assert!(expected.to_bits() == found.to_bits(), "{name}: {context}");
+    }
 }

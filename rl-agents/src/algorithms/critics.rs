@@ -245,7 +245,7 @@ impl Critics {
 
     /// Ends an update, with priorities by its errors.
     ///
-    /// Of an update on a device, returns the optimizer at which learning stopped, if it was waited for.
+    /// Returns the optimizer at which a device's learning stopped, if that is known yet.
     ///
     /// # Errors
     /// [`Error::Buffer`] or [`Error::Device`].

@@ -527,7 +527,7 @@ impl Agent for Sac {
     }
 
     fn device(&mut self) -> Option<&mut dyn OnDevice> {
-        self.device.as_mut().map(|device| &mut device.both as &mut dyn OnDevice)
+        self.both().map(|device| device as &mut dyn OnDevice)
     }
 
     fn replay(&mut self) -> Option<&mut dyn Replays> {

@@ -470,7 +470,7 @@ impl Agent for Td3 {
     }
 
     fn device(&mut self) -> Option<&mut dyn OnDevice> {
-        self.device.as_mut().map(|device| &mut device.both as &mut dyn OnDevice)
+        self.both().map(|device| device as &mut dyn OnDevice)
     }
 
     fn replay(&mut self) -> Option<&mut dyn Replays> {

@@ -128,7 +128,7 @@ impl DeviceNet {
 
     /// Allocates memory for gradients of the inputs of `m` samples.
     ///
-    /// Of a network without convolutions and memory.
+    /// The network has neither convolutions nor memory.
     ///
     /// # Errors
     /// [`Error::Device`].

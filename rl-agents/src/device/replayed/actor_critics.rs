@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rl_buffer::Memory;
-use rl_cuda::learner::{LearnerCounters, MinibatchSlices, TD_TERMS, UpdateTotals};
+use rl_cuda::learner::{LearnerCounters, MinibatchSlices, Noise, TD_TERMS, UpdateTotals};
 use rl_cuda::{Buffer, Device, View, ViewMut};
 
 use crate::Error;
@@ -160,11 +160,6 @@ impl DeviceActorCritics {
         self.critics.targets.len()
     }
 
-    /// Seed of the agent.
-    pub(crate) fn seed(&self) -> u64 {
-        self.seed
-    }
-
     /// Enqueues the actor for the observations or the next ones.
     ///
     /// With `params`, another network of its layers.
@@ -178,8 +173,8 @@ impl DeviceActorCritics {
 
     /// Borrows the parts that an update needs.
     pub(crate) fn parts(&mut self) -> DeviceParts<'_> {
-        let Self { minibatches, kernels, actor, critics, actions, terms, .. } = self;
-        DeviceParts { launches: kernels.on(&minibatches.stream), minibatches, actor, critics, actions, terms }
+        let Self { minibatches, kernels, actor, critics, actions, terms, seed, .. } = self;
+        DeviceParts { launches: kernels.on(&minibatches.stream), minibatches, actor, critics, actions, terms, seed: *seed }
     }
 
     /// True if an update is a launch of a graph.
@@ -232,7 +227,7 @@ impl DeviceActorCritics {
     }
 
     /// Waits for all updates, and returns their sums.
-    pub(crate) fn results(&self) -> Result<Learnt, Error> {
+    fn results(&self) -> Result<Learnt, Error> {
         let (stream, actor, critics) = (&self.minibatches.stream, &self.actor.state, &self.critics.online.state);
         let learnt = Learnt {
             actor: actor.totals(stream)?,
@@ -266,7 +261,8 @@ impl DeviceActorCritics {
     /// Gradient and loss are those of the optimizer `stopped`.
     fn repeated(&mut self, stopped: usize) -> Result<Repeated<'_>, Error> {
         let learnt = self.results()?;
-        let (net, totals) = if stopped == CRITICS { (&self.critics.online, learnt.critics) } else { (&self.actor, learnt.actor) };
+        let (net, totals) =
+            if at_critics(stopped) { (&self.critics.online, learnt.critics) } else { (&self.actor, learnt.actor) };
         let here = |from: &Buffer<f32>| download(&self.minibatches.stream, &from.view());
         let (targets, gradient) = (here(&self.critics.targets)?, here(&net.gradient)?);
         Ok(Repeated { batch: self.minibatches.download()?, targets, gradient, last: totals.last })
@@ -279,7 +275,7 @@ pub(crate) trait DeviceUpdates {
 
     /// Enqueues the work of an update with the current minibatch.
     ///
-    /// What is delayed is done with the step `tau` of the targets, if it is given.
+    /// With `tau`, the step of the targets, the update includes its delayed part.
     fn learn(&mut self, tau: Option<f32>) -> Result<(), Error>;
 
     /// Enqueues the gradient at which learning stopped again.
@@ -320,6 +316,14 @@ pub(crate) struct DeviceParts<'a> {
     pub(crate) critics: &'a mut DeviceCritics,
     pub(crate) actions: &'a mut Buffer<f32>,
     pub(crate) terms: &'a mut Buffer<f32>,
+    seed: u64,
+}
+
+impl<'a> DeviceParts<'a> {
+    /// Normal numbers of the current update, of the stream `first` on.
+    pub(crate) fn noise(&self, first: usize) -> Noise<'a> {
+        Noise { seed: self.seed, update: self.minibatches.update(), first: first as u32 }
+    }
 }
 
 /// True if learning stopped at the critics, not at the actor.
@@ -332,7 +336,7 @@ mod tests {
     use rl_envs::{Action, ActionSpace, Env, Obs, Pool, Rng, Space, Step, pendulum::Pendulum};
 
     use super::*;
-    use crate::fixture::{bits, has_fma};
+    use crate::fixture::{assert_same, bits, has_fma};
     use crate::ranks::tests::on_ranks;
     use crate::{
         Activation, Agent, Collector, DeterministicPolicy, NetConfig, OrAuto, Sac, SacConfig, Schedule, SquashedGaussian, Td3,
@@ -445,17 +449,7 @@ mod tests {
             let expected = cpu.update(&rollouts[0], remaining, &pool).unwrap();
             let found = gpu.update(&rollouts[1], remaining, &pool).unwrap();
             let (a, b) = (cpu.save().unwrap(), gpu.save().unwrap());
-            let context = format!("{device}, rollout {i}, {case:?}\n{expected:?}\n{found:?}");
-            assert_eq!(a.counters, b.counters, "{context}");
-            assert!(bits(&a.params) == bits(&b.params), "parameters: {context}");
-            assert_eq!(a.moments.len(), b.moments.len());
-            for ((name, a), (_, b)) in a.moments.iter().zip(&b.moments) {
-                assert!(bits(a) == bits(b), "{name}: {context}");
-            }
-            assert!(expected.iter().map(|(name, _)| name).eq(found.iter().map(|(name, _)| name)), "{context}");
-            for ((name, expected), (_, found)) in expected.iter().zip(found.iter()) {
-                assert!(expected.to_bits() == found.to_bits(), "{name}: {context}");
-            }
+            assert_same([&a, &b], [&expected, &found], &format!("{device}, rollout {i}, {case:?}"));
             if i == 1 {
                 gpu.load(&a).unwrap();
                 cpu.load(&b).unwrap();

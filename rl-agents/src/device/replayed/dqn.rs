@@ -269,7 +269,7 @@ fn read_q(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{bits, has_fma};
+    use crate::fixture::{assert_same, bits, has_fma};
     use crate::ranks::tests::on_ranks;
     use crate::{Activation, Agent, Collector, Dqn, DqnConfig, NetConfig, Schedule};
     use rl_envs::{Env, Obs, Pool, cartpole::CartPole, snake};
@@ -297,17 +297,7 @@ mod tests {
             let expected = cpu.update(&rollouts[0], remaining, &pool).unwrap();
             let found = gpu.update(&rollouts[1], remaining, &pool).unwrap();
             let (a, b) = (cpu.save().unwrap(), gpu.save().unwrap());
-            let context = format!("{device}, rollout {i}, {hidden:?}, {config:?}\n{expected:?}\n{found:?}");
-            assert_eq!(a.counters, b.counters, "{context}");
-            assert!(bits(&a.params) == bits(&b.params), "parameters: {context}");
-            assert_eq!(a.moments.len(), b.moments.len());
-            for ((name, a), (_, b)) in a.moments.iter().zip(&b.moments) {
-                assert!(bits(a) == bits(b), "{name}: {context}");
-            }
-            assert!(expected.iter().map(|(name, _)| name).eq(found.iter().map(|(name, _)| name)), "{context}");
-            for ((name, expected), (_, found)) in expected.iter().zip(found.iter()) {
-                assert!(expected.to_bits() == found.to_bits(), "{name}: {context}");
-            }
+            assert_same([&a, &b], [&expected, &found], &format!("{device}, rollout {i}, {hidden:?}, {config:?}"));
             if i == 1 {
                 gpu.load(&a).unwrap();
                 cpu.load(&b).unwrap();

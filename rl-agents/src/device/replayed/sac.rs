@@ -1,6 +1,6 @@
 //! SAC on a device: the twin of [`Sac`](crate::Sac)'s updates.
 
-use rl_cuda::learner::{Entropy, LearnerCounters, LearnerState, Noise, SquashedColumns, TemperatureStep, UpdateTotals};
+use rl_cuda::learner::{Entropy, LearnerCounters, LearnerState, SquashedColumns, TemperatureStep, UpdateTotals};
 use rl_cuda::{Buffer, Device};
 
 use crate::Error;
@@ -104,9 +104,9 @@ impl DeviceSac {
     fn draw(&mut self, next: bool, first: usize) -> Result<(), Error> {
         self.both.act(None, next)?;
         let Self { both, chains, noise, log_probs, .. } = self;
-        let (n, seed) = (both.batch_size(), both.seed());
-        let DeviceParts { launches, minibatches, actor, actions, .. } = both.parts();
-        let from = Noise { seed, update: minibatches.update(), first: first as u32 };
+        let (n, parts) = (both.batch_size(), both.parts());
+        let from = parts.noise(first);
+        let DeviceParts { launches, actor, actions, .. } = parts;
         let [means, log_stds] = chains.map(|chain| actor.net.outputs(chain, n));
         let to = [&noise.view_mut(), &actions.view_mut(), &log_probs.view_mut()];
         Ok(launches.continuous.squash(launches.queue.stream, &SquashedColumns { means, log_stds }, from, to)?)
@@ -141,7 +141,7 @@ impl DeviceSac {
     fn actor_gradient(&mut self) -> Result<(), Error> {
         let n = self.both.batch_size();
         let Self { both, chains, noise, log_probs, temperature, .. } = self;
-        let DeviceParts { launches, minibatches, actor, critics, actions, terms } = both.parts();
+        let DeviceParts { launches, minibatches, actor, critics, actions, terms, .. } = both.parts();
         let (temperature, stream) = (temperature.view(), launches.queue.stream);
         let entropy = Entropy { log_probs: log_probs.view(), temperature, log_alpha: None };
         let (batch, terms) = (minibatches.columns(), &terms.view_mut());

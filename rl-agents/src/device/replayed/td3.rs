@@ -1,6 +1,6 @@
 //! TD3 on a device: the twin of [`Td3`](crate::Td3)'s updates.
 
-use rl_cuda::learner::{ClippedNoise, Noise};
+use rl_cuda::learner::ClippedNoise;
 use rl_cuda::{Buffer, Device};
 
 use crate::Error;
@@ -64,10 +64,10 @@ impl DeviceTd3 {
     /// Or those of its target for the next ones, with noise.
     fn choose(&mut self, next: bool) -> Result<(), Error> {
         let Self { both, target, chain, noise: [std, clip] } = self;
-        let (n, seed) = (both.batch_size(), both.seed());
         both.act(next.then_some(&target.view()), next)?;
-        let DeviceParts { launches, minibatches, actor, actions, .. } = both.parts();
-        let noise = Noise { seed, update: minibatches.update(), first: 1 };
+        let (n, parts) = (both.batch_size(), both.parts());
+        let noise = parts.noise(1);
+        let DeviceParts { launches, actor, actions, .. } = parts;
         let (outputs, added) = (actor.net.outputs(*chain, n), next.then_some(ClippedNoise { noise, std: *std, clip: *clip }));
         Ok(launches.continuous.choose(launches.queue.stream, &outputs, added, n, &actions.view_mut())?)
     }
@@ -84,7 +84,7 @@ impl DeviceTd3 {
         self.choose(false)?;
         let n = self.both.batch_size();
         let Self { both, chain, .. } = self;
-        let DeviceParts { launches, minibatches, actor, critics, actions, terms } = both.parts();
+        let DeviceParts { launches, minibatches, actor, critics, actions, terms, .. } = both.parts();
         let (batch, terms) = (minibatches.columns(), &terms.view_mut());
         let d_rows = critics.value(launches, &batch, &actions.view(), None, true, terms)?;
         let (outputs, d_outputs) = actor.net.head(*chain, n);

@@ -130,8 +130,8 @@ impl ContinuousKernels {
 
     /// Writes the rows (n, D + A) that critics read.
     ///
-    /// Of observations (n, D) and actions (n, A), between -1 and 1. `bounds`, (A, 2), are the middle and half of the range of
-    /// actions that are to be scaled.
+    /// A row has an observation (D) and an action (A). `bounds`, (A, 2), are the middle and half of each dimension's range: with
+    /// them, actions are scaled to -1 to 1; without them, they are there already.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
