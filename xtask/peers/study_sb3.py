@@ -1,8 +1,8 @@
-"""Stable-Baselines3's PPO or A2C with default settings: env steps per second of `learn`, its use of the processor, the mean return after it.
+"""Stable-Baselines3's algorithms with default settings: env steps per second of `learn`, its use of the processor, the mean return after it.
 
-    python study_sb3.py ppo|a2c ENV ENVS dummy|subproc THREADS STEPS SEED EPISODES
+    python study_sb3.py ppo|a2c|sac|td3 ENV ENVS dummy|subproc THREADS STEPS SEED EPISODES
 
-PPO's rollouts have 2,048 env steps. The return is that of EPISODES greedy episodes. One JSON object is printed; its curve has env steps,
+PPO's rollouts have 2,048 env steps. SAC and TD3 learn after 1,000 random env steps; TD3 explores with a deviation of 0.1. The return is that of EPISODES greedy episodes. One JSON object is printed; its curve has env steps,
 seconds and the mean return of the last 100 training episodes.
 """
 
@@ -10,11 +10,13 @@ import json
 import sys
 import time
 
+import numpy as np
 import torch
-from stable_baselines3 import A2C, PPO
+from stable_baselines3 import A2C, PPO, SAC, TD3
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 
@@ -53,8 +55,14 @@ def main():
     vec_env = make_vec_env(env, envs, seed=seed, vec_env_cls={"dummy": DummyVecEnv, "subproc": SubprocVecEnv}[kind])
     if algo == "ppo":
         model = PPO("MlpPolicy", vec_env, n_steps=2048 // envs, seed=seed, device="cpu")
-    else:
+    elif algo == "a2c":
         model = A2C("MlpPolicy", vec_env, seed=seed, device="cpu")
+    elif algo == "sac":
+        model = SAC("MlpPolicy", vec_env, learning_starts=1000, seed=seed, device="cpu")
+    else:
+        n = vec_env.action_space.shape[0]
+        noise = NormalActionNoise(np.zeros(n), 0.1 * np.ones(n))
+        model = TD3("MlpPolicy", vec_env, learning_starts=1000, action_noise=noise, seed=seed, device="cpu")
     processes = getattr(vec_env, "processes", [])
     curve, used, begin = Curve(), cpu_s(processes), time.perf_counter()
     model.learn(steps, callback=curve)

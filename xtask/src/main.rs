@@ -160,9 +160,9 @@ struct Bench {
     /// Train PPO in Gymnasium's environments beside Stable-Baselines3's
     #[arg(long)]
     sb3: bool,
-    /// Train over many seeds beside Stable-Baselines3, for hours
-    #[arg(long)]
-    sb3_returns: bool,
+    /// Train over many seeds beside Stable-Baselines3, for hours [default: ppo]
+    #[arg(long, value_name = "GROUP", num_args = 0..=1, default_missing_value = "ppo")]
+    sb3_returns: Option<sb3::Returns>,
     /// Cost or gain of settings, environments or threads
     #[arg(long, value_name = "NAME", value_parser = study::names())]
     study: Option<String>,
@@ -182,7 +182,7 @@ impl Bench {
             Self { actors: true, .. } => actors::measure(root),
             Self { scale: true, .. } => scale::measure(root),
             Self { sb3: true, .. } => sb3::measure(root),
-            Self { sb3_returns: true, .. } => sb3::measure_returns(root),
+            Self { sb3_returns: Some(group), .. } => sb3::measure_returns(root, *group),
             Self { peers: Some(group), .. } => peers::peers(root, group.as_deref()),
             Self { presets: Some(group), .. } => presets::measure(root, group.as_deref()),
             Self { http: Some(n), .. } => http::measure(root, *n),

@@ -1,8 +1,8 @@
-//! PPO in worker processes beside Stable-Baselines3's: speed and returns.
+//! Training in worker processes beside Stable-Baselines3's: speed and returns.
 //!
-//! Both have Stable-Baselines3's default settings. `cargo xtask bench --sb3` measures speed in runs that alternate, and writes
-//! `bench/sb3.md`. `cargo xtask bench --sb3-returns` trains over several seeds, two trainings at a time, and writes
-//! `bench/sb3-returns.md`; it takes hours. Trainings in the journal
+//! Both have Stable-Baselines3's default settings. `cargo xtask bench --sb3` measures PPO's speed in runs that alternate, and writes
+//! `bench/sb3.md`. `cargo xtask bench --sb3-returns ppo|continuous` trains over several seeds, two trainings at a time, and writes
+//! `bench/sb3-returns.md` or `bench/sb3-continuous.md`; it takes hours. Trainings in the journal
 //! `target/sb3-runs/returns.jsonl` are not repeated: delete it after a change of what is trained.
 
 use std::fmt::Write as _;
@@ -19,14 +19,46 @@ use crate::bench::peers::{TRAIN, k_range, peers_python, spread};
 use crate::bench::presets::{last_line, mean_and_error, with_error};
 use crate::process::machine;
 
-/// Environment, env steps, seeds of its returns, settings that undo our preset.
-const CASES: [Case; 3] = [
-    ("LunarLander-v3", 500_000, 8, "--set ppo.gamma=0.99 --set ppo.gae_lambda=0.95 --set ppo.ent_coef=0"),
-    ("CartPole-v1", 500_000, 3, ""),
-    ("HalfCheetah-v5", 300_000, 24, "--set normalize_obs=false --set ppo.normalize_reward=false --set ppo.learning_rate=3e-4"),
+/// A training of both.
+#[derive(Clone, Copy)]
+struct Case {
+    algo: &'static str,
+    env: &'static str,
+    /// Environments that step in turn.
+    n_envs: u64,
+    /// Env steps.
+    steps: u64,
+    /// Seeds of its returns.
+    seeds: u64,
+    /// Our settings that are Stable-Baselines3's, where our preset has others.
+    settings: &'static [&'static str],
+}
+
+const PPO: &str = "--threads 2 --set ppo.n_steps=256 --set ppo.batch_size=64 --set ppo.n_epochs=10";
+const OWN_RATE: &str = "--set normalize_obs=false --set ppo.normalize_reward=false --set ppo.learning_rate=3e-4";
+const OWN_DISCOUNT: &str = "--set ppo.gamma=0.99 --set ppo.gae_lambda=0.95 --set ppo.ent_coef=0";
+const SAC: &str = "--threads 1 --set hidden=[256,256] --set activation=relu --set sac.learning_starts=1000 --set sac.learning_rate=3e-4 \
+                   --set sac.tau=0.005 --set sac.buffer_size=1000000";
+const TD3: &str = "--threads 1 --set hidden=[400,300] --set activation=relu --set td3.learning_starts=1000 --set td3.learning_rate=1e-3 \
+                   --set td3.gamma=0.99 --set td3.buffer_size=1000000";
+
+/// Cases of PPO.
+const ON_POLICY: [Case; 3] = [
+    Case { algo: "ppo", env: "LunarLander-v3", n_envs: 8, steps: 500_000, seeds: 8, settings: &[PPO, OWN_DISCOUNT] },
+    Case { algo: "ppo", env: "CartPole-v1", n_envs: 8, steps: 500_000, seeds: 3, settings: &[PPO] },
+    Case { algo: "ppo", env: "HalfCheetah-v5", n_envs: 8, steps: 300_000, seeds: 24, settings: &[PPO, OWN_RATE] },
 ];
-type Case = (&'static str, u64, u64, &'static str);
-const SETTINGS: &str = "--envs 8 --threads 2 --set ppo.n_steps=256 --set ppo.batch_size=64 --set ppo.n_epochs=10";
+/// Cases of SAC and TD3.
+const CONTINUOUS: [Case; 8] = [
+    Case { algo: "sac", env: "HalfCheetah-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[SAC] },
+    Case { algo: "sac", env: "Hopper-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[SAC] },
+    Case { algo: "sac", env: "Walker2d-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[SAC] },
+    Case { algo: "td3", env: "HalfCheetah-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[TD3] },
+    Case { algo: "td3", env: "Hopper-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[TD3] },
+    Case { algo: "td3", env: "Walker2d-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[TD3] },
+    Case { algo: "sac", env: "LunarLanderContinuous-v3", n_envs: 1, steps: 30_000, seeds: 10, settings: &[SAC] },
+    Case { algo: "td3", env: "LunarLanderContinuous-v3", n_envs: 1, steps: 30_000, seeds: 10, settings: &[TD3] },
+];
 /// Their vector environments and numbers of threads; the fastest is compared.
 const WAYS: [(&str, &str); 4] = [("dummy", "1"), ("dummy", "2"), ("subproc", "1"), ("subproc", "2")];
 /// Env steps that find the fastest.
@@ -55,35 +87,63 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
          | environment | ours, env steps/s | theirs | ratio |\n|---|---|---|---|\n",
         machine(root)
     );
-    for case in CASES {
-        let _ = writeln!(text, "| {} | {} |", case.0, peers.speeds(case)?);
+    for case in ON_POLICY {
+        let _ = writeln!(text, "| {} | {} |", case.env, peers.speeds(case)?);
     }
     print!("{text}");
     Ok(fs::write(root.join("bench/sb3.md"), text)?)
 }
 
+/// A record of returns.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum Returns {
+    /// PPO's.
+    Ppo,
+    /// SAC's and TD3's.
+    Continuous,
+}
+
 /// Measures the returns of both, and writes the record.
-pub(crate) fn measure_returns(root: &Path) -> Result<()> {
+pub(crate) fn measure_returns(root: &Path, of: Returns) -> Result<()> {
+    let (cases, file, title, name, both): (&[Case], _, _, _, _) = match of {
+        Returns::Ppo => (
+            &ON_POLICY,
+            "bench/sb3-returns.md",
+            "PPO",
+            "ppo",
+            "settings in 8\nenvironments of Gymnasium, 2,048 env steps a rollout",
+        ),
+        Returns::Continuous => (
+            &CONTINUOUS,
+            "bench/sb3-continuous.md",
+            "SAC and TD3",
+            "continuous",
+            "settings in one\nenvironment of Gymnasium: an update of 256 transitions after each env step, after 1,000 random env steps; TD3 \
+             explores with a\ndeviation of 0.1",
+        ),
+    };
     let python = prepare(root)?;
-    let returns = Peers { root, python: &python }.returns()?;
+    let returns = Peers { root, python: &python }.returns(cases)?;
     let mut text = format!(
-        "# PPO beside Stable-Baselines3's: returns\n\nWritten by `cargo xtask bench --sb3-returns` on {}. Both have Stable-Baselines3's default settings in 8\n\
-         environments of Gymnasium, 2,048 env steps a rollout. {EPISODES} greedy episodes after training: mean and standard error over the seeds \
+        "# {title} beside Stable-Baselines3's: returns\n\nWritten by `cargo xtask bench --sb3-returns {name}` on {}. Both have \
+         Stable-Baselines3's default {both}. {EPISODES} greedy episodes after training: mean and standard error over the seeds \
          0, {SEED_STRIDE} and so on.\n\n\
-         | environment | env steps | seeds | ours | theirs | difference |\n|---|---|---|---|---|---|\n",
+         | algorithm | environment | env steps | seeds | ours | theirs | difference |\n|---|---|---|---|---|---|---|\n",
         machine(root)
     );
-    for (env, steps, seeds, _) in CASES {
+    for case in cases {
+        let Case { algo, env, steps, seeds, .. } = case;
         let [ours, theirs] = WHO.map(|who| {
-            let returns = (0..seeds).filter_map(|k| return_of(&returns, env, who, k * SEED_STRIDE));
+            let returns = (0..*seeds).filter_map(|k| case.return_of(&returns, who, k * SEED_STRIDE));
             mean_and_error(&returns.collect::<Vec<_>>())
         });
         let difference = with_error((ours.0 - theirs.0, ours.1.hypot(theirs.1)));
         let [ours, theirs] = [ours, theirs].map(with_error);
-        let _ = writeln!(text, "| {env} | {steps} | {seeds} | {ours} | {theirs} | {difference} |");
+        let algo = algo.to_uppercase();
+        let _ = writeln!(text, "| {algo} | {env} | {steps} | {seeds} | {ours} | {theirs} | {difference} |");
     }
     print!("{text}");
-    Ok(fs::write(root.join("bench/sb3-returns.md"), text)?)
+    Ok(fs::write(root.join(file), text)?)
 }
 
 /// Builds both programs; returns the Python of theirs.
@@ -102,18 +162,20 @@ struct Peers<'a> {
 impl Peers<'_> {
     /// Returns three cells: our env steps per second, theirs, and the ratio.
     fn speeds(self, case: Case) -> Result<String> {
-        let env = case.0;
-        let mut tried = Vec::new();
+        let env = case.env;
+        let tried = Case { steps: TRIED, ..case };
+        let timed = Case { steps: TIMED, ..case };
+        let mut rates_of = Vec::new();
         for way in WAYS {
-            let (rate, _) = self.theirs(env, way, TRIED, 0, "0")?;
+            let (rate, _) = self.theirs(tried, way, 0, "0")?;
             println!("{env}, {way:?}: {rate:.0} env steps/s");
-            tried.push((rate, way));
+            rates_of.push((rate, way));
         }
-        let (_, way) = tried.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).context("a way")?;
+        let (_, way) = rates_of.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).context("a way")?;
         let mut rates = [Vec::new(), Vec::new()];
         for seed in 0..ROUNDS {
-            let (ours, _) = self.ours((env, TIMED, 0, case.3), seed, None)?;
-            let (theirs, _) = self.theirs(env, way, TIMED, seed, "0")?;
+            let (ours, _) = self.ours(timed, seed, None)?;
+            let (theirs, _) = self.theirs(timed, way, seed, "0")?;
             println!("{env}: ours {ours:.0} env steps/s, theirs {theirs:.0}");
             rates[0].push(ours);
             rates[1].push(theirs);
@@ -126,23 +188,28 @@ impl Peers<'_> {
     /// Trains over all seeds that are not in the journal yet, two trainings at a time.
     ///
     /// Returns the whole journal.
-    fn returns(self) -> Result<Vec<Value>> {
+    fn returns(self, cases: &[Case]) -> Result<Vec<Value>> {
         let dir = self.root.join("target/sb3-runs");
         fs::create_dir_all(&dir)?;
         let path = dir.join("returns.jsonl");
         let before = read(&path)?;
         let journal = Mutex::new(OpenOptions::new().create(true).append(true).open(&path)?);
-        let both = |case: Case| (0..case.2).flat_map(move |k| WHO.map(|who| (case, who, k * SEED_STRIDE)));
-        let is_open = |(case, who, seed): &(Case, &str, u64)| return_of(&before, case.0, who, *seed).is_none();
-        let jobs = Mutex::new(CASES.into_iter().flat_map(both).filter(is_open));
+        let both = |case: &Case| {
+            let case = *case;
+            (0..case.seeds).flat_map(move |k| WHO.map(|who| (case, who, k * SEED_STRIDE)))
+        };
+        let is_open = |(case, who, seed): &(Case, &str, u64)| case.return_of(&before, who, *seed).is_none();
+        let jobs = Mutex::new(cases.iter().flat_map(both).filter(is_open));
         let work = || -> Result<()> {
             let next = || jobs.lock().ok()?.next();
             while let Some((case, who, seed)) = next() {
                 let (_, mean) = match who {
                     "ours" => self.ours(case, seed, Some(EPISODES))?,
-                    _ => self.theirs(case.0, WAYS[0], case.1, seed, EPISODES)?,
+                    _ => self.theirs(case, WAYS[0], seed, EPISODES)?,
                 };
-                let line = json!({"env": case.0, "who": who, "seed": seed, "return_mean": mean.context("return_mean")?});
+                let Case { algo, env, steps, .. } = case;
+                let mean = mean.context("return_mean")?;
+                let line = json!({"algo": algo, "env": env, "env_steps": steps, "who": who, "seed": seed, "return_mean": mean});
                 println!("{line}");
                 journal.lock().ok().context("a training panicked")?.write_all(format!("{line}\n").as_bytes())?;
             }
@@ -157,23 +224,23 @@ impl Peers<'_> {
     }
 
     /// Returns env steps per second and, after `episodes` episodes, their mean return.
-    fn theirs(
-        self,
-        env: &str,
-        (kind, threads): (&str, &str),
-        steps: u64,
-        seed: u64,
-        episodes: &str,
-    ) -> Result<(f64, Option<f64>)> {
+    fn theirs(self, case: Case, (kind, threads): (&str, &str), seed: u64, episodes: &str) -> Result<(f64, Option<f64>)> {
         let mut command = Command::new(self.python);
-        command.arg(self.root.join("xtask/peers/study_sb3.py")).args(["ppo", env, "8", kind, threads]);
-        let answer = last_line(command.args([&steps.to_string(), &seed.to_string(), episodes]))?;
+        command.arg(self.root.join("xtask/peers/study_sb3.py")).args([
+            case.algo,
+            case.env,
+            &case.n_envs.to_string(),
+            kind,
+            threads,
+        ]);
+        let answer = last_line(command.args([&case.steps.to_string(), &seed.to_string(), episodes]))?;
         Ok((figure(&answer, "env_steps_per_s")?, answer["return_mean"].as_f64()))
     }
 
     /// Returns env steps per second and, after `episodes` episodes, their mean return.
-    fn ours(self, (env, steps, _, settings): Case, seed: u64, episodes: Option<&str>) -> Result<(f64, Option<f64>)> {
-        let dir = self.root.join(format!("target/sb3-runs/{env}-{seed}"));
+    fn ours(self, case: Case, seed: u64, episodes: Option<&str>) -> Result<(f64, Option<f64>)> {
+        let Case { algo, env, n_envs, steps, settings, .. } = case;
+        let dir = self.root.join(format!("target/sb3-runs/{env}-{algo}-{seed}"));
         let _ = fs::remove_dir_all(&dir);
         let program = || {
             let mut command = Command::new(self.root.join("target/release/rl"));
@@ -181,7 +248,8 @@ impl Peers<'_> {
             command
         };
         let mut command = program();
-        command.args(TRAIN.split(' ')).arg(format!("gym:{env}")).args(SETTINGS.split(' ')).args(settings.split_whitespace());
+        command.args(TRAIN.split(' ')).arg(format!("gym:{env}")).args(["--algo", algo, "--envs", &n_envs.to_string()]);
+        command.args(settings.iter().flat_map(|settings| settings.split_whitespace()));
         command.args(["--steps", &steps.to_string(), "--seed", &seed.to_string(), "--run-dir"]).arg(&dir);
         let rate = figure(&last_line(&mut command)?, "env_steps_per_s")?;
         let Some(episodes) = episodes else { return Ok((rate, None)) };
@@ -197,10 +265,18 @@ fn read(path: &Path) -> Result<Vec<Value>> {
     text.lines().map(read).collect()
 }
 
-/// Returns the return of a training in the journal.
-fn return_of(journal: &[Value], env: &str, who: &str, seed: u64) -> Option<f64> {
-    let trained = journal.iter().find(|trained| trained["env"] == env && trained["who"] == who && trained["seed"] == seed)?;
-    trained["return_mean"].as_f64()
+impl Case {
+    /// Returns the return of a training in the journal.
+    fn return_of(&self, journal: &[Value], who: &str, seed: u64) -> Option<f64> {
+        let is_it = |trained: &&Value| {
+            trained["algo"] == self.algo
+                && trained["env"] == self.env
+                && trained["env_steps"] == self.steps
+                && trained["who"] == who
+                && trained["seed"] == seed
+        };
+        journal.iter().find(is_it)?["return_mean"].as_f64()
+    }
 }
 
 fn figure(answer: &Value, name: &str) -> Result<f64> {
