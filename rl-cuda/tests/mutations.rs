@@ -33,6 +33,21 @@ const MUTATIONS: &[[&str; 4]] = &[
     ["space_invaders", "space_invaders.cu", "d <= pos", "d < pos"],
     ["asterix", "minatar.cuh", "params.sticky > 0.0f && rng.uniform() < params.sticky", "rng.uniform() > params.sticky"],
     ["snake", "snake.cu", "seen <= rank", "seen < rank"],
+    // Grid worlds: what the agent sees, where it goes, what it opens, how a level begins.
+    ["door_key", "grid_world.cuh", "from | from >> 1 | from << 1", "from | from << 1"],
+    ["door_key", "grid_world.cuh", "left |= path & left >> shift;", "left |= left >> shift;"],
+    ["door_key", "grid_world.cuh", "(lit & clear)) ^ clear", "lit) ^ clear"],
+    ["door_key", "grid_world.cuh", "carrying == 0 ? EMPTY : carrying", "carrying == 0 ? 0 : carrying"],
+    ["empty", "grid_world.cuh", "right = along_columns ? forward : -forward", "right = forward"],
+    ["empty", "grid_world.cuh", "at > LIMIT ? LIMIT : at", "at > LIMIT ? LIMIT - 1 : at"],
+    ["door_key", "grid_world.cuh", "is_transparent(cell) && object != KEY", "is_transparent(cell)"],
+    ["door_key", "grid_world.cuh", "carrying = cell;", "carrying = KEY;"],
+    ["multi_room", "grid_world.cuh", "cell < LOCKED || carrying", "carrying"],
+    ["empty", "grid_world.cuh", "elapsed >= params.max_steps", "elapsed > params.max_steps"],
+    ["door_key", "grid_world.cuh", "!(c == x && r == y)", "true"],
+    ["door_key", "door_key.cu", "1 + rng.below(SIZE - 3)", "1 + rng.below(SIZE - 2)"],
+    ["multi_room", "multi_room.cu", "room.top + room.height < (i32)SIZE", "room.top + room.height <= (i32)SIZE"],
+    ["multi_room", "multi_room.cu", "across - 2 - (i32)rng.below(across - 2)", "across - 2 - (i32)rng.below(across - 1)"],
     // Constants, changed by one unit in the last place where possible.
     ["cartpole", "math.cuh", "4.1666646e-2f", "4.1666642e-2f"],
     [
@@ -68,18 +83,21 @@ const MUTATIONS: &[[&str; 4]] = &[
     ["cartpole", "cartpole.cu", "s.theta_dot * s.theta_dot) * sin", "s.theta_dot * sin) * s.theta_dot"],
 ];
 
-/// Off-by-one bounds of discrete actions: environment, original text, replacement.
-const BOUNDS: &[[&str; 3]] = &[
-    ["cartpole", "return action < 2;", "return action <= 2;"],
-    ["mountain_car", "return action < 3;", "return action <= 3;"],
-    ["acrobot", "return action < 3;", "return action <= 3;"],
-    ["snake", "return action < 4;", "return action <= 4;"],
-    ["repeat_first", "return action < SUITS;", "return action <= SUITS;"],
-    ["breakout", "N_ACTIONS = 3", "N_ACTIONS = 4"],
-    ["asterix", "N_ACTIONS = 5", "N_ACTIONS = 6"],
-    ["freeway", "N_ACTIONS = 3", "N_ACTIONS = 4"],
-    ["seaquest", "N_ACTIONS = 6", "N_ACTIONS = 7"],
-    ["space_invaders", "N_ACTIONS = 4", "N_ACTIONS = 5"],
+/// Off-by-one bounds of discrete actions: environment, file, original text, replacement.
+const BOUNDS: &[[&str; 4]] = &[
+    ["cartpole", "cartpole.cu", "return action < 2;", "return action <= 2;"],
+    ["mountain_car", "mountain_car.cu", "return action < 3;", "return action <= 3;"],
+    ["acrobot", "acrobot.cu", "return action < 3;", "return action <= 3;"],
+    ["snake", "snake.cu", "return action < 4;", "return action <= 4;"],
+    ["repeat_first", "repeat_first.cu", "return action < SUITS;", "return action <= SUITS;"],
+    ["breakout", "breakout.cu", "N_ACTIONS = 3", "N_ACTIONS = 4"],
+    ["asterix", "asterix.cu", "N_ACTIONS = 5", "N_ACTIONS = 6"],
+    ["freeway", "freeway.cu", "N_ACTIONS = 3", "N_ACTIONS = 4"],
+    ["seaquest", "seaquest.cu", "N_ACTIONS = 6", "N_ACTIONS = 7"],
+    ["space_invaders", "space_invaders.cu", "N_ACTIONS = 4", "N_ACTIONS = 5"],
+    ["empty", "grid_world.cuh", "N_ACTIONS = 7", "N_ACTIONS = 8"],
+    ["door_key", "grid_world.cuh", "N_ACTIONS = 7", "N_ACTIONS = 8"],
+    ["multi_room", "grid_world.cuh", "N_ACTIONS = 7", "N_ACTIONS = 8"],
 ];
 
 #[test]
@@ -87,8 +105,8 @@ fn a_bound_of_actions_that_is_off_by_one_is_noticed_in_every_discrete_kernel() {
     for entry in rl_envs::catalog::twinned() {
         let planted = BOUNDS.iter().find(|[name, ..]| *name == entry.name);
         assert_eq!(planted.is_some(), matches!(entry.spaces().actions, rl_envs::ActionSpace::Discrete { .. }), "{}", entry.name);
-        if let Some(&[name, original, mistake]) = planted {
-            let unnoticed = Device::unnoticed(&format!("{name}.cu"), &[[original, mistake]], |device| check_bound(device, name));
+        if let Some(&[name, file, original, mistake]) = planted {
+            let unnoticed = Device::unnoticed(file, &[[original, mistake]], |device| check_bound(device, name));
             assert!(unnoticed.is_empty(), "{name}: {unnoticed:?}");
         }
     }

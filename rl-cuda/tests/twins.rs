@@ -12,6 +12,7 @@ use beside::{Driven, Player, SIZES, compare, compare_batches};
 use corridor::Params;
 use rl_cuda::elementary::{self, Function};
 use rl_cuda::{ActionSource, Constants, CudaVecEnv, Device, DeviceActions, DeviceSteps, Module};
+use rl_envs::grid_world::{self, GridWorld, Level};
 use rl_envs::lanes::{Dynamics, Lane};
 use rl_envs::minatar::{Game, MinAtar};
 use rl_envs::{
@@ -73,18 +74,30 @@ impl Any {
 }
 
 /// Steps a game beside its original from drawn states, reached in play or not.
-fn compare_from_any_state<G: Game + 'static>(device: &Device, name: &str, mut draw: impl FnMut(&mut Any) -> G) {
+fn compare_game<G: Game + 'static>(device: &Device, name: &str, mut draw: impl FnMut(&mut Any) -> G) {
+    compare_from_any_state::<MinAtar<G>>(device, name, |any| {
+        let mut state = draw(any);
+        let elapsed = [0, 7, G::MAX_STEPS - 12, G::MAX_STEPS - 1][any.0.below(4) as usize];
+        (*state.clock().0, *state.clock().1) = (any.byte(G::N_ACTIONS as u8), elapsed);
+        state
+    });
+}
+
+/// Steps an environment beside its original from drawn states.
+fn compare_from_any_state<E: Env<State: Clone> + Default>(
+    device: &Device,
+    name: &str,
+    mut draw: impl FnMut(&mut Any) -> E::State,
+) {
     let (n, mut any) = (65, Any(Rng::new(4, 0, 0, Purpose::Init)));
-    let mut env = MinAtar::<G>::default();
+    let mut env = E::default();
     let original = catalog::find(name).unwrap().sync(n).unwrap();
     let mut player = Player::new(8, n, original.action_space());
     let mut both = [original, Box::new(CudaVecEnv::new(device, name, n).unwrap())].map(Driven::new);
     for round in 0..8 {
-        let mut states: Vec<G> = Vec::new();
+        let mut states: Vec<E::State> = Vec::new();
         while states.len() < n {
-            let mut state = draw(&mut any);
-            let elapsed = [0, 7, G::MAX_STEPS - 12, G::MAX_STEPS - 1][any.0.below(4) as usize];
-            (*state.clock().0, *state.clock().1) = (any.byte(G::N_ACTIONS as u8), elapsed);
+            let state = draw(&mut any);
             if env.set_state(state.clone()).is_ok() {
                 states.push(state);
             }
@@ -120,7 +133,7 @@ fn compare_from_any_state<G: Game + 'static>(device: &Device, name: &str, mut dr
 #[test]
 fn games_of_minatar_step_as_their_originals_from_any_state() {
     for device in Device::for_tests() {
-        compare_from_any_state(&device, "asterix", |any| {
+        compare_game(&device, "asterix", |any| {
             let mut entity = || asterix::Entity { x: any.byte(10), right: any.flag(), gold: any.flag() };
             let entities = std::array::from_fn::<_, 8, _>(|_| entity());
             asterix::State {
@@ -136,7 +149,7 @@ fn games_of_minatar_step_as_their_originals_from_any_state() {
                 ..asterix::State::default()
             }
         });
-        compare_from_any_state(&device, "breakout", |any| breakout::State {
+        compare_game(&device, "breakout", |any| breakout::State {
             ball_x: any.byte(10),
             ball_y: any.byte(9),
             ball_dir: any.byte(4),
@@ -147,7 +160,7 @@ fn games_of_minatar_step_as_their_originals_from_any_state() {
             last_y: any.byte(10),
             ..breakout::State::default()
         });
-        compare_from_any_state(&device, "freeway", |any| {
+        compare_game(&device, "freeway", |any| {
             let car_speed = std::array::from_fn(|_| (1 + any.byte(5) as i8) * if any.flag() { 1 } else { -1 });
             freeway::State {
                 pos: 1 + any.byte(9),
@@ -158,7 +171,7 @@ fn games_of_minatar_step_as_their_originals_from_any_state() {
                 ..freeway::State::default()
             }
         });
-        compare_from_any_state(&device, "space_invaders", |any| space_invaders::State {
+        compare_game(&device, "space_invaders", |any| space_invaders::State {
             pos: any.byte(10),
             alien_map: if any.flag() { any.map() } else { std::array::from_fn(|y| if y == 2 { 1 << any.byte(10) } else { 0 }) },
             f_bullet_map: any.map(),
@@ -170,7 +183,7 @@ fn games_of_minatar_step_as_their_originals_from_any_state() {
             shot_timer: any.byte(6),
             ..space_invaders::State::default()
         });
-        compare_from_any_state(&device, "seaquest", |any| seaquest::State {
+        compare_game(&device, "seaquest", |any| seaquest::State {
             oxygen: [0, 1, 2, 19, 20, 199, 200][any.0.below(7) as usize],
             diver_count: [-1000, -999, -1, 0, 1, 5, 6][any.0.below(7) as usize],
             sub_x: any.byte(10),
@@ -190,6 +203,35 @@ fn games_of_minatar_step_as_their_originals_from_any_state() {
             surface: any.flag(),
             ..seaquest::State::default()
         });
+    }
+}
+
+/// A grid of any cells, and the agent in an empty one.
+fn grid<L: Level>(any: &mut Any) -> grid_world::State {
+    let key = |any: &mut Any| 5 | u16::from(any.byte(6)) << 4;
+    let door = |any: &mut Any| 4 | u16::from(any.byte(6)) << 4 | u16::from(any.byte(3)) << 8;
+    let mut cells: Vec<u16> = (0..L::SIZE * L::SIZE)
+        .map(|_| match any.byte(16) {
+            0..=2 => 2 | 5 << 4,
+            3 => 8 | 1 << 4,
+            4 | 5 => key(any),
+            6 | 7 => door(any),
+            _ => 1,
+        })
+        .collect();
+    let agent_pos = [0; 2].map(|_| any.byte(L::SIZE as u8));
+    cells[usize::from(agent_pos[1]) * L::SIZE + usize::from(agent_pos[0])] = 1;
+    let carrying = if any.flag() { key(any) } else { 0 };
+    let elapsed = [0, 7, L::MAX_STEPS - 12, L::MAX_STEPS - 1][any.0.below(4) as usize];
+    grid_world::State { cells, agent_pos, agent_dir: any.byte(4), carrying, elapsed }
+}
+
+#[test]
+fn grid_worlds_step_as_their_originals_from_any_state() {
+    for device in Device::for_tests() {
+        compare_from_any_state::<GridWorld<grid_world::Empty>>(&device, "empty", grid::<grid_world::Empty>);
+        compare_from_any_state::<GridWorld<grid_world::DoorKey>>(&device, "door_key", grid::<grid_world::DoorKey>);
+        compare_from_any_state::<GridWorld<grid_world::MultiRoom>>(&device, "multi_room", grid::<grid_world::MultiRoom>);
     }
 }
 

@@ -12,6 +12,7 @@ use crate::batch::wrappers::{Hidden, Wrappers};
 use crate::check::batch::check_batches;
 use crate::check::trace::{TraceStep, trace};
 use crate::check::{Check, check_env_each};
+use crate::envs::grid_world::GridWorld;
 use crate::envs::*;
 use crate::{
     BlockingEnv, Canvas, Constructor, Env, Error, Isa, MakeBlocking, Pool, PooledVecEnv, Spaces, Steps, SyncVecEnv, VecEnv,
@@ -39,6 +40,11 @@ pub static ENVS: &[Entry] = &[
     Entry::of::<freeway::Freeway>("freeway", "cross a road between cars (MinAtar's Freeway)").twinned(),
     Entry::of::<seaquest::Seaquest>("seaquest", "dive, shoot, save divers, and come up for air (MinAtar's Seaquest)").twinned(),
     Entry::of::<space_invaders::SpaceInvaders>("space_invaders", "shoot aliens that come down (MinAtar's Space Invaders)")
+        .twinned(),
+    Entry::of::<GridWorld<grid_world::Empty>>("empty", "find the goal of a room (MiniGrid's Empty-Random, 8 by 8)").twinned(),
+    Entry::of::<GridWorld<grid_world::DoorKey>>("door_key", "fetch a key, unlock a door, find the goal (MiniGrid's DoorKey-8x8)")
+        .twinned(),
+    Entry::of::<GridWorld<grid_world::MultiRoom>>("multi_room", "find the goal behind a door (MiniGrid's MultiRoom-N2-S4)")
         .twinned(),
     Entry::of::<repeat_first::RepeatFirst>("repeat_first", "remember the first of 104 cards (POPGym's RepeatFirst, 2 decks)")
         .twinned(),

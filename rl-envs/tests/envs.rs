@@ -408,6 +408,18 @@ fn four_more_games_follow_minatar() {
     }
 }
 
+#[test]
+fn grid_worlds_follow_minigrid() {
+    for (name, json, n_ends) in [
+        ("empty", include_str!("golden/empty.json"), 10),
+        ("door_key", include_str!("golden/door_key.json"), 10),
+        ("multi_room", include_str!("golden/multi_room.json"), 5),
+    ] {
+        let rows = compare_with_golden(name, json, 1e-7);
+        assert!(count(&rows, "terminated") >= n_ends && count(&rows, "truncated") > 0, "{name}");
+    }
+}
+
 /// Compares the states after steps, of which an observation shows a part.
 fn follow_states<E: Env<Obs = u8>>(mut env: E, rows: &[Value]) {
     let mut obs = vec![0; env.observation_space().len()];

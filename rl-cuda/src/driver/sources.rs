@@ -59,6 +59,7 @@ macro_rules! headers {
 /// `cargo xtask ptx` compiles each file below `kernels` that ends in `.cu`.
 pub(crate) const MODULES: &[Module] = modules![
     "envs": "acrobot", "cartpole", "clock", "hide", "mountain_car", "mountain_car_continuous", "pendulum", "repeat_first", "snake";
+    "grid": "door_key", "empty", "multi_room";
     "minatar": "asterix", "breakout", "freeway", "seaquest", "space_invaders";
     "learner": "continuous", "learner", "off_policy", "policy_gradient", "q_learning", "sample", "surrogate";
     "net": "conv", "dense", "few", "memory", "narrow", "normalize", "samples", "wide";
@@ -76,6 +77,7 @@ pub(crate) fn module(name: &str) -> &'static Module {
 /// Headers that the kernels include: (file name, text).
 pub(crate) const HEADERS: &[(&str, &str)] = headers![
     "envs": "lanes.cuh", "mountain_car.cuh", "vec_env.cuh";
+    "grid": "grid_world.cuh";
     "minatar": "minatar.cuh";
     "learner": "actor_critic.cuh", "learner.cuh";
     "net": "activation.cuh", "product.cuh";

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use rl_envs::grid_world::{self, GridWorld, Level};
 use rl_envs::lanes::{Dynamics, Lane};
 use rl_envs::{
     Canvas, Env, Error, SavedEnvs, Spaces, acrobot, asterix, breakout, cartpole, codec, freeway, mountain_car,
@@ -82,6 +83,9 @@ pub(crate) const TWINS: &[Twin] = &[
     Twin::of::<acrobot::Acrobot>("acrobot"),
     Twin::of::<pendulum::Pendulum>("pendulum"),
     Twin::of::<repeat_first::RepeatFirst>("repeat_first"),
+    Twin::of::<GridWorld<grid_world::Empty>>("empty"),
+    Twin::of::<GridWorld<grid_world::DoorKey>>("door_key"),
+    Twin::of::<GridWorld<grid_world::MultiRoom>>("multi_room"),
     Twin::of::<snake::Snake>("snake"),
     Twin::of::<breakout::Breakout>("breakout"),
     Twin::of::<asterix::Asterix>("asterix"),
@@ -270,6 +274,28 @@ impl Twinned for repeat_first::RepeatFirst {
     fn take(columns: &Columns<'_>) -> repeat_first::State {
         let [first, card] = [0, 1].map(|column| columns.word(column) as u8);
         repeat_first::State { first, card, left: std::array::from_fn(|suit| columns.word(2 + suit) as u16) }
+    }
+}
+
+impl<L: Level> Twinned for GridWorld<L> {
+    const COLUMNS: StateColumns = StateColumns { words: 5, halves: L::SIZE * L::SIZE };
+
+    fn params() -> Vec<u32> {
+        vec![L::MAX_STEPS]
+    }
+
+    fn put(&self, columns: &mut ColumnsMut<'_>) {
+        let Some(grid_world::State { cells, agent_pos: [x, y], agent_dir, carrying, elapsed }) = self.state() else { return };
+        let words = [x.into(), y.into(), agent_dir.into(), carrying.into(), elapsed];
+        words.into_iter().enumerate().for_each(|(column, word)| columns.set_word(column, word));
+        cells.into_iter().enumerate().for_each(|(column, cell)| columns.set_half(column, cell));
+    }
+
+    fn take(columns: &Columns<'_>) -> grid_world::State {
+        let [x, y, agent_dir] = [0, 1, 2].map(|column| columns.word(column) as u8);
+        let cells = (0..Self::COLUMNS.halves).map(|column| columns.half(column)).collect();
+        let (carrying, elapsed) = (columns.word(3) as u16, columns.word(4));
+        grid_world::State { cells, agent_pos: [x, y], agent_dir, carrying, elapsed }
     }
 }
 

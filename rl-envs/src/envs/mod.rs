@@ -2,6 +2,7 @@
 
 pub mod acrobot;
 pub mod cartpole;
+pub mod grid_world;
 pub mod minatar;
 pub mod mountain_car;
 pub mod mountain_car_continuous;

@@ -102,8 +102,14 @@ fn lines(kernels: &Kernels, ptx: &str) -> String {
 }
 
 /// Folders of kernels and headers, which find each other by name.
-const FOLDERS: [&str; 5] =
-    ["rl-cuda/kernels/envs", "rl-cuda/kernels/minatar", "rl-cuda/kernels/learner", "rl-cuda/kernels/net", "rl-cuda/kernels/sums"];
+const FOLDERS: [&str; 6] = [
+    "rl-cuda/kernels/envs",
+    "rl-cuda/kernels/grid",
+    "rl-cuda/kernels/minatar",
+    "rl-cuda/kernels/learner",
+    "rl-cuda/kernels/net",
+    "rl-cuda/kernels/sums",
+];
 /// Folder of an environment outside of rl-cuda, and of its PTX.
 const OUTSIDE: &str = "xtask/outside/cuda/kernels";
 

@@ -78,6 +78,8 @@ opcodes! {
     NegU32 = "neg.s32", (a: u32) -> u32 { a.wrapping_neg() }
     MinU32 = "min.u32", (a: u32, b: u32) -> u32 { a.min(b) }
     MaxU32 = "max.u32", (a: u32, b: u32) -> u32 { a.max(b) }
+    MinS32 = "min.s32", (a: i32, b: i32) -> i32 { a.min(b) }
+    MaxS32 = "max.s32", (a: i32, b: i32) -> i32 { a.max(b) }
     DivU32 = "div.u32", (a: u32, b: u32) -> u32 { a.checked_div(b).unwrap_or(u32::MAX) }
     RemU32 = "rem.u32", (a: u32, b: u32) -> u32 { a.checked_rem(b).unwrap_or(a) }
     AddU64 = "add.s64", (a: u64, b: u64) -> u64 { a.wrapping_add(b) }
@@ -88,6 +90,7 @@ opcodes! {
     MaxU64 = "max.u64", (a: u64, b: u64) -> u64 { a.max(b) }
     DivU64 = "div.u64", (a: u64, b: u64) -> u64 { a.checked_div(b).unwrap_or(u64::MAX) }
     RemU64 = "rem.u64", (a: u64, b: u64) -> u64 { a.checked_rem(b).unwrap_or(a) }
+    MulWideU16 = "mul.wide.u16", (a: u16, b: u16) -> u32 { u32::from(a) * u32::from(b) }
     MulWideU32 = "mul.wide.u32", (a: u32, b: u32) -> u64 { u64::from(a) * u64::from(b) }
     MulWideS32 = "mul.wide.s32", (a: i32, b: i32) -> i64 { i64::from(a) * i64::from(b) }
 
@@ -126,6 +129,7 @@ opcodes! {
     CvtF64U64 = "cvt.rn.f64.u64", (a: u64) -> f64 { a as f64 }
     CvtS64S32 = "cvt.s64.s32", (a: i32) -> i64 { a.into() }
     CvtU16U32 = "cvt.u16.u32", (a: u32) -> u16 { a as u16 }
+    CvtU16U64 = "cvt.u16.u64", (a: u64) -> u16 { a as u16 }
     CvtU32U16 = "cvt.u32.u16", (a: u16) -> u32 { a.into() }
     CvtU32U64 = "cvt.u32.u64", (a: u64) -> u32 { a as u32 }
     CvtU64U32 = "cvt.u64.u32", (a: u32) -> u64 { a.into() }

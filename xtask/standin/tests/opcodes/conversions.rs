@@ -6,6 +6,7 @@ use crate::numbers::{F32, F64};
 #[test]
 fn integers_are_truncated_or_extended() {
     unary("cvt.u16.u32", &[(0x1234_5678_u32, 0x5678_u16), (u32::MAX, u16::MAX), (0x1_0000, 0)]);
+    unary("cvt.u16.u64", &[(0x1234_5678_9abc_def0_u64, 0xdef0_u16), (u64::MAX, u16::MAX), (1 << 16, 0)]);
     unary("cvt.u32.u64", &[(0x1234_5678_9abc_def0_u64, 0x9abc_def0_u32), (u64::MAX, u32::MAX), (1 << 32, 0)]);
     unary("cvt.u64.u32", &[(0_u32, 0_u64), (0x8000_0000, 0x8000_0000), (u32::MAX, 0xffff_ffff)]);
     unary("cvt.s64.s32", &[(0_i32, 0_i64), (-1, -1), (i32::MIN, -0x8000_0000), (i32::MAX, 0x7fff_ffff)]);

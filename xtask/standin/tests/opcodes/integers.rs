@@ -82,6 +82,10 @@ fn mul_hi_keeps_the_high_half_of_the_product() {
 #[test]
 fn mul_wide_keeps_the_whole_product() {
     binary(
+        "mul.wide.u16",
+        &[(2_u16, 3_u16, 6_u32), (0x8000, 2, 0x1_0000), (u16::MAX, u16::MAX, 0xfffe_0001), (u16::MAX, 1, 0xffff)],
+    );
+    binary(
         "mul.wide.u32",
         &[
             (0, u32::MAX, 0_u64),
@@ -127,6 +131,12 @@ fn min_and_max_of_u32_are_unsigned() {
         &[(1_u32, 2, 2_u32), (2, 1, 2), (7, 7, 7), (u32::MAX, 0, u32::MAX), (0x8000_0000, 0x7fff_ffff, 0x8000_0000)],
     );
     binary("min.u32", &[(1_u32, 2, 1_u32), (2, 1, 1), (7, 7, 7), (u32::MAX, 0, 0), (0x8000_0000, 0x7fff_ffff, 0x7fff_ffff)]);
+}
+
+#[test]
+fn min_and_max_of_s32_are_signed() {
+    binary("max.s32", &[(1, 2, 2), (2, 1, 2), (-1, 0, 0), (0, -1, 0), (i32::MIN, i32::MAX, i32::MAX)]);
+    binary("min.s32", &[(1, 2, 1), (2, 1, 1), (-1, 0, -1), (0, -1, -1), (i32::MIN, i32::MAX, i32::MIN)]);
 }
 
 #[test]
