@@ -114,7 +114,7 @@ enum Verb {
 struct Bench {
     /// Compare speed with others [default: all groups]
     ///
-    /// Groups are envs, minatar, workers, learners, avx2, continuous, replay and pipeline. The others are installed into target.
+    /// Groups are envs, minatar, minigrid, workers, learners, avx2, continuous, replay and pipeline. The others are installed into target.
     #[arg(long, value_name = "GROUP", num_args = 0..=1)]
     peers: Option<Option<String>>,
     /// Cost of a step by number of environments and work per step
@@ -134,6 +134,9 @@ struct Bench {
     /// Train PPO in MinAtar's five games over two seeds
     #[arg(long)]
     minatar: bool,
+    /// Train PPO in MiniGrid's levels over two seeds
+    #[arg(long)]
+    minigrid: bool,
     /// Train PPO and A2C on CartPole with stale rollouts, ten seeds each
     #[arg(long)]
     lag: bool,
@@ -175,6 +178,7 @@ impl Bench {
             Self { learning: true, .. } => learning::compare(root),
             Self { grids: true, .. } => grids::snake(root),
             Self { minatar: true, .. } => grids::minatar(root),
+            Self { minigrid: true, .. } => grids::minigrid(root),
             Self { lag: true, .. } => lag::measure(root),
             Self { pipeline: true, .. } => pipeline::measure(root),
             Self { board: true, .. } => board::measure(root),

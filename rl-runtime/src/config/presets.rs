@@ -55,6 +55,9 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("pendulum", Algo::TD3, include_str!("../../presets/pendulum-td3.toml")),
     ("snake", Algo::PPO, include_str!("../../presets/snake-ppo.toml")),
     ("snake", Algo::DQN, include_str!("../../presets/snake-dqn.toml")),
+    ("empty", Algo::PPO, GRID_WORLD_PPO),
+    ("multi_room", Algo::PPO, GRID_WORLD_PPO),
+    ("door_key", Algo::PPO, include_str!("../../presets/door_key-ppo.toml")),
     ("asterix", Algo::PPO, MINATAR_PPO),
     ("breakout", Algo::PPO, MINATAR_PPO),
     ("freeway", Algo::PPO, MINATAR_PPO),
@@ -71,6 +74,9 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
 /// Presets of MinAtar's games.
 const MINATAR_PPO: &str = include_str!("../../presets/minatar-ppo.toml");
 const MINATAR_DQN: &str = include_str!("../../presets/minatar-dqn.toml");
+
+/// Preset of small grid worlds.
+const GRID_WORLD_PPO: &str = include_str!("../../presets/grid_world-ppo.toml");
 
 /// Presets of MuJoCo's environments.
 const MUJOCO_SAC: &str = include_str!("../../presets/mujoco-sac.toml");

@@ -32,8 +32,8 @@ fn presets() -> Vec<(String, String)> {
     if std::env::var_os("RL_EXPORT_ALL").is_none() {
         return [("cartpole", "ppo"), ("pendulum", "sac")].map(|(env, algo)| (env.into(), algo.into())).to_vec();
     }
-    // Four games have the preset of breakout.
-    let others = ["asterix", "freeway", "seaquest", "space_invaders"];
+    // Four games have the preset of breakout, two grid worlds almost that of empty.
+    let others = ["asterix", "freeway", "seaquest", "space_invaders", "door_key", "multi_room"];
     let native = PRESETS.iter().filter(|(env, ..)| catalog::find(env).is_ok() && !others.contains(env));
     let mut presets: Vec<_> = native.map(|(env, algo, _)| (env.to_string(), algo.name().to_string())).collect();
     presets.sort();

@@ -546,7 +546,7 @@ fn bad_input_gets_one_message_and_its_exit_code_before_any_work() {
         (
             vec!["train", "cartpool"],
             2,
-            "breakout, asterix, freeway, seaquest, space_invaders, repeat_first, slow_cartpole, crawl (did you mean \"cartpole\"?)",
+            "space_invaders, empty, door_key, multi_room, repeat_first, slow_cartpole, crawl (did you mean \"cartpole\"?)",
         ),
         (vec!["train"], 2, "no environment given"),
         (vec!["train", "cartpole", "--timeline", text(&below)], 1, "file"),

@@ -1,6 +1,7 @@
-//! Learning curves of the presets of Snake and of MinAtar's games.
+//! Learning curves of the presets of Snake, MinAtar's games and MiniGrid's levels.
 //!
-//! `cargo xtask bench --grids` and `--minatar` train them, and write `bench/grids.md` and `bench/minatar.md` with pictures.
+//! `cargo xtask bench --grids`, `--minatar` and `--minigrid` train them, and write `bench/grids.md`, `bench/minatar.md` and
+//! `bench/minigrid.md` with pictures.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,6 +24,9 @@ const MINATAR: &[Grid] = &[
     Grid::of_minatar("space_invaders", 120.0),
 ];
 
+const MINIGRID: &[Grid] =
+    &[Grid::of_minigrid("empty", 5e5), Grid::of_minigrid("multi_room", 5e5), Grid::of_minigrid("door_key", 2e6)];
+
 /// Environment on a grid, its presets, and the axes of its plot.
 ///
 /// The plot shows `start` to `to` over `steps`.
@@ -39,6 +43,15 @@ impl Grid {
     const fn of_minatar(env: &'static str, to: f64) -> Self {
         Self { env, algos: &[("ppo", "#1b9e77")], what: "return", start: 0.0, to, steps: 2e6 }
     }
+
+    const fn of_minigrid(env: &'static str, steps: f64) -> Self {
+        Self { env, algos: &[("ppo", "#1b9e77")], what: "return", start: 0.0, to: 1.0, steps }
+    }
+}
+
+/// Trains PPO in MiniGrid's levels and writes `bench/minigrid.md` with its pictures.
+pub(crate) fn minigrid(root: &Path) -> Result<()> {
+    record(root, "minigrid", "MiniGrid's levels (up to 256, 40 and 640 steps)", MINIGRID)
 }
 
 /// Trains the presets of Snake and writes `bench/grids.md` with its pictures.

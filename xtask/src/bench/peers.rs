@@ -37,7 +37,7 @@ struct Group {
     cases: &'static [Comparison],
 }
 
-const GROUPS: [Group; 8] = [
+const GROUPS: [Group; 9] = [
     Group {
         name: "envs",
         venv: "target/peers-envs",
@@ -58,6 +58,16 @@ const GROUPS: [Group; 8] = [
                gymnax has no Seaquest.",
         limits: &[],
         cases: MINATAR,
+    },
+    Group {
+        name: "minigrid",
+        venv: "target/peers",
+        requirements: "requirements.txt",
+        record: "bench/peers-minigrid.md",
+        unit: "Environment steps per second of MiniGrid's levels with random actions, two threads, drawn inside the clock; observations, rewards\n\
+               and flags are written. MiniGrid's own levels run in two bare loops, one in each process.",
+        limits: &[],
+        cases: MINIGRID,
     },
     Group {
         name: "workers",
@@ -140,6 +150,12 @@ const ENVS: &[Comparison] = &[
     ),
     env("Snake, 2 threads; EnvPool", "snake --envs 1024 --threads 2", "env_envpool.py", "Jumanji/Snake-v1 2 2 256 1024"),
     env("CartPole, 2 threads; EnvPool", "cartpole --envs 4096 --threads 2", "env_envpool.py", "CartPole-v1 2 2 1024 4096"),
+];
+
+const MINIGRID: &[Comparison] = &[
+    env("Empty-Random, 8 by 8", "empty --envs 4096 --threads 2", "env_minigrid.py", "empty 2 2"),
+    env("DoorKey-8x8", "door_key --envs 4096 --threads 2", "env_minigrid.py", "door_key 2 2"),
+    env("MultiRoom-N2-S4", "multi_room --envs 4096 --threads 2", "env_minigrid.py", "multi_room 2 2"),
 ];
 
 const MINATAR: &[Comparison] = &[
@@ -378,7 +394,7 @@ const fn continuous(what: &'static str, ours: &'static str, theirs: &'static str
 /// Runs all comparisons, or those of one group, and writes the tables.
 pub(crate) fn peers(root: &Path, only: Option<&str>) -> Result<()> {
     if let Some(name) = only.filter(|name| !GROUPS.iter().any(|group| group.name == *name)) {
-        bail!("unknown group {name}; expected envs, minatar, workers, learners, avx2, continuous, replay or pipeline");
+        bail!("unknown group {name}; expected envs, minatar, minigrid, workers, learners, avx2, continuous, replay or pipeline");
     }
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     GROUPS.iter().filter(|group| only.is_none_or(|name| name == group.name)).try_for_each(|group| compare(root, group))
