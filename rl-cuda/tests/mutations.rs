@@ -83,7 +83,9 @@ const MUTATIONS: &[[&str; 4]] = &[
     ["cartpole", "cartpole.cu", "s.theta_dot * s.theta_dot) * sin", "s.theta_dot * sin) * s.theta_dot"],
 ];
 
-/// Off-by-one bounds of discrete actions: environment, file, original text, replacement.
+/// Off-by-one bounds of discrete actions.
+///
+/// Environment, file, original text, replacement.
 const BOUNDS: &[[&str; 4]] = &[
     ["cartpole", "cartpole.cu", "return action < 2;", "return action <= 2;"],
     ["mountain_car", "mountain_car.cu", "return action < 3;", "return action <= 3;"],

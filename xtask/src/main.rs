@@ -114,7 +114,8 @@ enum Verb {
 struct Bench {
     /// Compare speed with others [default: all groups]
     ///
-    /// Groups are envs, minatar, minigrid, workers, learners, avx2, continuous, replay and pipeline. The others are installed into target.
+    /// Groups are envs, minatar, minigrid, workers, learners, avx2, continuous, replay and pipeline. The others are installed
+    /// into target.
     #[arg(long, value_name = "GROUP", num_args = 0..=1)]
     peers: Option<Option<String>>,
     /// Cost of a step by number of environments and work per step
@@ -165,7 +166,7 @@ struct Bench {
     sb3: bool,
     /// Train over many seeds beside Stable-Baselines3, for hours [default: ppo]
     #[arg(long, value_name = "GROUP", num_args = 0..=1, default_missing_value = "ppo")]
-    sb3_returns: Option<sb3::Returns>,
+    sb3_returns: Option<sb3::ReturnsOf>,
     /// Cost or gain of settings, environments or threads
     #[arg(long, value_name = "NAME", value_parser = study::names())]
     study: Option<String>,

@@ -206,8 +206,8 @@ struct GridWorld {
         return outcome;
     }
 
-    // Place of a column or row times the distance between two cells in memory. Outside the grid it is that of the border, which
-    // nobody sees past.
+    // Place of a column or row times the distance between two cells in memory. Outside the grid it is that of the border, past
+    // which the agent does not see.
     __device__ u64 within(i32 at, u32 distance) const {
         const i32 LIMIT = Level::SIZE - 1;
         return (u64)(u32)(at < 0 ? 0 : at > LIMIT ? LIMIT : at) * distance;

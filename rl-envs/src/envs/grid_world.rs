@@ -2,8 +2,8 @@
 //!
 //! Source: MiniGrid 3.2.0 (Chevalier-Boisvert et al., 2023): `Empty-Random` and `DoorKey` (8 by 8), `MultiRoom-N2-S4`.
 //!
-//! - Observation, u8 (4, 7, 7), to be divided by 10: objects, colours, states of doors in the cells before the agent, which stands
-//!   in the middle of the last row and looks to the first one; plane 3 is the agent's direction, in every cell.
+//! - Observation, u8 (4, 7, 7), to be divided by 10: objects, colours and states of doors in the cells before the agent. It
+//!   stands in the middle of the last row and looks to the first one. Plane 3 is its direction, in every cell.
 //!   - Objects: unseen 0, empty 1, wall 2, door 4, key 5, goal 8. Colours: red 0, green 1, blue 2, purple 3, yellow 4, grey 5.
 //!     Doors: open 0, closed 1, locked 2. Directions: right 0, down 1, left 2, up 3.
 //!   - Walls and doors that are not open hide what is behind them (not in [`Empty`]). The agent's cell shows what it carries.
@@ -28,7 +28,9 @@ use crate::{Action, ActionSpace, Canvas, Color, Env, Error, Rng, Space, Step};
 
 /// Rows and columns that the agent sees.
 const VIEW: usize = 7;
-/// Columns that are read, of which the last one is not seen: a power of two fits vector instructions.
+/// Columns that are read; the last one is not seen.
+///
+/// A power of two fits vector instructions.
 const WIDTH: usize = 8;
 /// Cells that the agent sees.
 const SEEN: usize = VIEW * VIEW;
@@ -138,7 +140,9 @@ impl Level for Empty {
     }
 }
 
-/// Two rooms: the agent and a key in the left one, the goal in the right one, behind a locked door.
+/// Two rooms with a locked door between them.
+///
+/// The agent and a key are in the left one, the goal is in the lower right corner.
 #[derive(Clone, Debug, Default)]
 pub struct DoorKey;
 
@@ -159,7 +163,9 @@ impl Level for DoorKey {
     }
 }
 
-/// Two rooms of 4 by 4 (walls included) anywhere: the agent in the first, the goal in the second, behind a closed door.
+/// Two rooms of 4 by 4 cells (walls included) anywhere, with a closed door.
+///
+/// The agent is in the first, the goal in the second.
 #[derive(Clone, Debug, Default)]
 pub struct MultiRoom;
 
@@ -183,7 +189,9 @@ impl Room {
     /// Attempts to place a room next to another.
     const TRIES: usize = 8;
 
-    /// Draws a room behind a door, or `None` if there is no space for it; the first one begins at its door.
+    /// Draws a room behind a door, or `None` if there is no space for it.
+    ///
+    /// The first one begins at its door.
     fn draw(before: &[Self], entry: u32, door: [i32; 2], rng: &mut Rng) -> Option<Self> {
         let limit = MultiRoom::SIZE as i32;
         let size = [0; 2].map(|_| Self::MIN + rng.below((Self::MAX - Self::MIN + 1) as u32) as i32);
@@ -255,21 +263,23 @@ impl Level for MultiRoom {
     }
 }
 
-/// True if the agent sees what is behind this cell, which it may enter, too, unless it is a key.
+/// True if the agent sees what is behind this cell.
+///
+/// It may enter such a cell, too, unless a key is there.
 #[inline(always)]
 fn is_transparent(cell: u16) -> bool {
     cell & 15 != 2 && cell < CLOSED
 }
 
-/// Returns the bits of a row that light reaches from `lit` along the bits of `clear`, in ascending order.
+/// Returns the bits that light reaches from `lit` in ascending order.
 ///
-/// In a sum, a carry runs along bits that are set, up to the first that is not.
+/// It passes the bits of `clear`, and lights the first that is not set: so does a carry in a sum.
 #[inline(always)]
 fn spread_up(lit: u8, clear: u8) -> u8 {
     lit | (clear + (lit & clear)) ^ clear
 }
 
-/// Returns the bits of a row that light reaches, in descending order.
+/// Returns the bits that light reaches from `lit` in descending order.
 #[inline(always)]
 fn spread_down(lit: u8, clear: u8) -> u8 {
     let (mut lit, mut path) = (lit, clear >> 1);
@@ -280,7 +290,9 @@ fn spread_down(lit: u8, clear: u8) -> u8 {
     lit
 }
 
-/// Returns the cells that the agent sees, a bit for each column of a row, from those that hide nothing.
+/// Returns the cells that the agent sees, from those that hide nothing.
+///
+/// A row is a byte with a bit for each column.
 #[inline(always)]
 fn visible(clear: [u8; VIEW]) -> [u8; VIEW] {
     const ALL: u8 = (1 << VIEW) - 1;
@@ -332,7 +344,8 @@ impl<L: Level> GridWorld<L> {
     fn observe(&self, obs: &mut [u8]) {
         let limit = L::SIZE as i32 - 1;
         let ([x, y], [dx, dy]) = (self.grid.agent.map(i32::from), ahead(self.grid.direction));
-        // A cell is found by its row and its column in the view. Outside the grid it is one of the border, which nobody sees past.
+        // A cell is found by its row and its column in the view. Outside the grid it is one of the border, past which the agent
+        // does not see.
         let column = |x: i32| x.clamp(0, limit) as usize;
         let row = |y: i32| y.clamp(0, limit) as usize * L::SIZE;
         let (mut rows, mut columns) = ([0; VIEW], [0; WIDTH]);

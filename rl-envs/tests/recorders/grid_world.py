@@ -2,7 +2,7 @@
 
     python3 -m venv /tmp/golden && /tmp/golden/bin/pip install minigrid==3.2.0
     for level in empty door_key multi_room; do
-        /tmp/golden/bin/python rl-envs/tests/recorders/grid_world.py $level > rl-envs/tests/golden/$level.json
+        /tmp/golden/bin/python rl-envs/tests/recorders/grid_world.py $level > rl-envs/tests/golden/minigrid/$level.json
     done
 
 Each row: the state before the step, the action, and what followed. `obs_nonzero` lists the [index, value] pairs that

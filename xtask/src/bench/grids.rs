@@ -49,7 +49,7 @@ impl Grid {
     }
 }
 
-/// Trains PPO in MiniGrid's levels and writes `bench/minigrid.md` with its pictures.
+/// Trains PPO in MiniGrid's levels and writes `bench/minigrid.md`.
 pub(crate) fn minigrid(root: &Path) -> Result<()> {
     record(root, "minigrid", "MiniGrid's levels (up to 256, 40 and 640 steps)", MINIGRID)
 }
@@ -91,8 +91,9 @@ fn record(root: &Path, name: &str, about: &str, grids: &[Grid]) -> Result<()> {
                     |name: &str| events.last().and_then(|done| done["eval"][name].as_f64()).context("the last evaluation");
                 let (mean, deviation, episodes) = (figure("return_mean")?, figure("return_std")?, figure("episodes")?);
                 let &Point { steps, seconds, .. } = curve.last().context("no episode has ended")?;
+                let decimals = if grid.to > 1.0 { 1 } else { 3 };
                 let row = format!(
-                    "| {algo} | {seed} | {steps:.0} | {:.1} min | {:.1} | {:.1} |",
+                    "| {algo} | {seed} | {steps:.0} | {:.1} min | {:.decimals$} | {:.decimals$} |",
                     seconds / 60.0,
                     start + mean,
                     deviation / episodes.sqrt()

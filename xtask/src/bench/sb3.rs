@@ -1,8 +1,8 @@
 //! Training in worker processes beside Stable-Baselines3's: speed and returns.
 //!
-//! Both have Stable-Baselines3's default settings. `cargo xtask bench --sb3` measures PPO's speed in runs that alternate, and writes
-//! `bench/sb3.md`. `cargo xtask bench --sb3-returns ppo|continuous` trains over several seeds, two trainings at a time, and writes
-//! `bench/sb3-returns.md` or `bench/sb3-continuous.md`; it takes hours. Trainings in the journal
+//! Both have Stable-Baselines3's default settings. `cargo xtask bench --sb3` measures PPO's speed in runs that alternate, and
+//! writes `bench/sb3.md`. `cargo xtask bench --sb3-returns ppo|continuous` trains over several seeds, two trainings at a time,
+//! and writes `bench/sb3-returns.md` or `bench/sb3-continuous.md`; it takes hours. Trainings in the journal
 //! `target/sb3-runs/returns.jsonl` are not repeated: delete it after a change of what is trained.
 
 use std::fmt::Write as _;
@@ -96,7 +96,7 @@ pub(crate) fn measure(root: &Path) -> Result<()> {
 
 /// A record of returns.
 #[derive(Clone, Copy, clap::ValueEnum)]
-pub(crate) enum Returns {
+pub(crate) enum ReturnsOf {
     /// PPO's.
     Ppo,
     /// SAC's and TD3's.
@@ -104,16 +104,16 @@ pub(crate) enum Returns {
 }
 
 /// Measures the returns of both, and writes the record.
-pub(crate) fn measure_returns(root: &Path, of: Returns) -> Result<()> {
+pub(crate) fn measure_returns(root: &Path, of: ReturnsOf) -> Result<()> {
     let (cases, file, title, name, both): (&[Case], _, _, _, _) = match of {
-        Returns::Ppo => (
+        ReturnsOf::Ppo => (
             &ON_POLICY,
             "bench/sb3-returns.md",
             "PPO",
             "ppo",
             "settings in 8\nenvironments of Gymnasium, 2,048 env steps a rollout",
         ),
-        Returns::Continuous => (
+        ReturnsOf::Continuous => (
             &CONTINUOUS,
             "bench/sb3-continuous.md",
             "SAC and TD3",
