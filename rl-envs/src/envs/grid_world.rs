@@ -419,11 +419,9 @@ impl<L: Level> Env for GridWorld<L> {
         match action.discrete() {
             0 => self.grid.direction = (self.grid.direction + 3) & 3,
             1 => self.grid.direction = (self.grid.direction + 1) & 3,
-            2 => {
-                if is_transparent(*cell) && *cell & 15 != KEY {
-                    outcome.terminated = *cell == GOAL;
-                    self.grid.agent = front.unwrap_or(self.grid.agent);
-                }
+            2 if is_transparent(*cell) && *cell & 15 != KEY => {
+                outcome.terminated = *cell == GOAL;
+                self.grid.agent = front.unwrap_or(self.grid.agent);
             }
             3 if *cell & 15 == KEY && self.carrying == 0 => self.carrying = std::mem::replace(cell, EMPTY),
             4 if *cell == EMPTY && self.carrying != 0 => *cell = std::mem::take(&mut self.carrying),
