@@ -50,7 +50,7 @@ const ON_POLICY: [Case; 3] = [
 ];
 /// Cases of SAC and TD3.
 const CONTINUOUS: [Case; 8] = [
-    Case { algo: "sac", env: "HalfCheetah-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[SAC] },
+    Case { algo: "sac", env: "HalfCheetah-v5", n_envs: 1, steps: 30_000, seeds: 10, settings: &[SAC] },
     Case { algo: "sac", env: "Hopper-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[SAC] },
     Case { algo: "sac", env: "Walker2d-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[SAC] },
     Case { algo: "td3", env: "HalfCheetah-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[TD3] },
