@@ -36,7 +36,7 @@ const MUTATIONS: &[[&str; 4]] = &[
     // Grid worlds: what the agent sees, where it goes, what it opens, how a level begins.
     ["door_key", "grid_world.cuh", "from | from >> 1 | from << 1", "from | from << 1"],
     ["door_key", "grid_world.cuh", "left |= path & left >> shift;", "left |= left >> shift;"],
-    ["door_key", "grid_world.cuh", "(lit & clear)) ^ clear", "lit) ^ clear"],
+    ["door_key", "grid_world.cuh", "(lit & transparent)) ^ transparent", "lit) ^ transparent"],
     ["door_key", "grid_world.cuh", "carrying == 0 ? EMPTY : carrying", "carrying == 0 ? 0 : carrying"],
     ["empty", "grid_world.cuh", "right = along_columns ? forward : -forward", "right = forward"],
     ["empty", "grid_world.cuh", "at > LIMIT ? LIMIT : at", "at > LIMIT ? LIMIT - 1 : at"],
@@ -46,8 +46,8 @@ const MUTATIONS: &[[&str; 4]] = &[
     ["empty", "grid_world.cuh", "elapsed >= params.max_steps", "elapsed > params.max_steps"],
     ["door_key", "grid_world.cuh", "!(c == x && r == y)", "true"],
     ["door_key", "door_key.cu", "1 + rng.below(SIZE - 3)", "1 + rng.below(SIZE - 2)"],
-    ["multi_room", "multi_room.cu", "room.top + room.height < (i32)SIZE", "room.top + room.height <= (i32)SIZE"],
-    ["multi_room", "multi_room.cu", "across - 2 - (i32)rng.below(across - 2)", "across - 2 - (i32)rng.below(across - 1)"],
+    ["multi_room", "multi_room.cu", "room.top < LIMIT", "room.top <= LIMIT"],
+    ["multi_room", "multi_room.cu", "aside = Room::SIZE - 2 - (i32)", "aside = Room::SIZE - 1 - (i32)"],
     // Constants, changed by one unit in the last place where possible.
     ["cartpole", "math.cuh", "4.1666646e-2f", "4.1666642e-2f"],
     [

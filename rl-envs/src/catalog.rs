@@ -41,7 +41,7 @@ pub static ENVS: &[Entry] = &[
     Entry::of::<seaquest::Seaquest>("seaquest", "dive, shoot, save divers, and come up for air (MinAtar's Seaquest)").twinned(),
     Entry::of::<space_invaders::SpaceInvaders>("space_invaders", "shoot aliens that come down (MinAtar's Space Invaders)")
         .twinned(),
-    Entry::of::<GridWorld<grid_world::Empty>>("empty", "find the goal of a room (MiniGrid's Empty-Random, 8 by 8)").twinned(),
+    Entry::of::<GridWorld<grid_world::Empty>>("empty", "find the goal of a room (MiniGrid's Empty-8x8, random start)").twinned(),
     Entry::of::<GridWorld<grid_world::DoorKey>>("door_key", "fetch a key, unlock a door, find the goal (MiniGrid's DoorKey-8x8)")
         .twinned(),
     Entry::of::<GridWorld<grid_world::MultiRoom>>("multi_room", "find the goal behind a door (MiniGrid's MultiRoom-N2-S4)")

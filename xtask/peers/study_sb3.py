@@ -1,8 +1,9 @@
-"""Stable-Baselines3's algorithms with default settings: env steps per second of `learn`, its use of the processor, the mean return after it.
+"""Trains with Stable-Baselines3: env steps per second, use of the processor, mean return.
 
     python study_sb3.py ppo|a2c|sac|td3 ENV ENVS dummy|subproc THREADS STEPS SEED EPISODES
 
-PPO's rollouts have 2,048 env steps. SAC and TD3 learn after 1,000 random env steps; TD3 explores with a deviation of 0.1. The return is that of EPISODES greedy episodes. One JSON object is printed; its curve has env steps,
+Settings are the defaults, but PPO's rollouts have 2,048 env steps in all, SAC and TD3 learn after 1,000 random env steps, and TD3 explores
+with noise of deviation 0.1. The return is that of EPISODES greedy episodes. Prints one JSON object; a point of its curve is env steps,
 seconds and the mean return of the last 100 training episodes.
 """
 

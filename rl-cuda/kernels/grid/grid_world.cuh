@@ -1,7 +1,8 @@
 // Grid worlds: the twin of rl-envs/src/envs/grid_world.rs, which has the tasks, the planes of an observation and the source.
 //
-// A level is a struct with `SIZE`, `MAX_STEPS`, `SEES_ALL` and `build`, as in Rust. Cells are in memory behind the words, u16, as
-// columns (SIZE * SIZE, N): registers cannot be indexed. The cells in view are in registers, where all loops over them are unrolled.
+// A level is a struct with `SIZE`, `SEES_ALL` and `build`, as in Rust; its limit of steps is in `Params`. Cells are in memory behind
+// the words, u16, as columns (SIZE * SIZE, N): registers cannot be indexed. The cells in view are in registers, where all loops over
+// them are unrolled.
 
 #pragma once
 
@@ -12,7 +13,7 @@ static const u32 VIEW = 7, SEEN = VIEW * VIEW, PLANES = 4;
 static const u32 EMPTY = 1, WALL = 2 | 5 << 4, DOOR = 4, KEY = 5, GOAL = 8 | 1 << 4;
 static const u32 YELLOW = 4 << 4, CLOSED = 1 << 8, LOCKED = 2 << 8, N_COLORS = 6;
 
-// Columns from `left` to before `right`, rows likewise.
+// Columns `left` to `right` and rows `top` to `bottom`, ends excluded.
 struct Area {
     u32 left, right, top, bottom;
 };
@@ -40,15 +41,15 @@ struct Grid {
         }
     }
 
-    // Counts the empty cells of an area that are not the agent's, up to the one of rank `rank`, whose place is written.
-    __device__ u32 count_free(Area area, u32 rank, u32& column, u32& row) const {
+    // Counts the free cells of an area: empty, and not the agent's. Writes the place of the one with index `nth`, if there is one.
+    __device__ u32 count_free(Area area, u32 nth, u32& column, u32& row) const {
         u32 seen = 0;
 #pragma unroll 1
         for (u32 r = area.top; r < area.bottom; ++r) {
 #pragma unroll 1
             for (u32 c = area.left; c < area.right; ++c) {
                 if (at(c, r) == EMPTY && !(c == x && r == y)) {
-                    if (seen == rank) {
+                    if (seen == nth) {
                         column = c;
                         row = r;
                     }
@@ -74,24 +75,23 @@ struct Grid {
     }
 };
 
-// True if the agent sees what is behind this cell, which it may enter, too, unless it is a key.
+// True if the agent sees what is behind this cell. It may enter such a cell, too, unless a key is there.
 __device__ inline bool is_transparent(u32 cell) {
-    return (cell & 15) != 2 && cell < CLOSED;
+    return cell != WALL && cell < CLOSED;
 }
 
-// Cells that the agent sees in a row, a bit for each column, from those that are lit and those that hide nothing; updates the lit
-// ones of the next row.
-__device__ inline u32 see_row(u32& lit, u32 clear) {
+// Returns the visible cells of a row, a bit for each column, and replaces `lit` by the cells lit in the next row.
+__device__ inline u32 see_row(u32& lit, u32 transparent) {
     const u32 ALL = (1 << VIEW) - 1;
-    // In a sum, a carry runs along bits that are set, up to the first that is not.
-    u32 right = (lit | ((clear + (lit & clear)) ^ clear)) & ALL;
-    u32 left = right, path = clear >> 1;
+    // To the right, light passes transparent cells and ends in the first other cell, as a carry does in a sum.
+    u32 right = (lit | ((transparent + (lit & transparent)) ^ transparent)) & ALL;
+    u32 left = right, path = transparent >> 1;
 #pragma unroll
     for (u32 shift = 1; shift <= 4; shift *= 2) {
         left |= path & left >> shift;
         path &= path >> shift;
     }
-    u32 from = left & clear;
+    u32 from = left & transparent;
     lit = from | from >> 1 | from << 1;
     return left;
 }
@@ -206,8 +206,8 @@ struct GridWorld {
         return outcome;
     }
 
-    // Place of a column or row times the distance between two cells in memory. Outside the grid it is that of the border, past
-    // which the agent does not see.
+    // Offset of a column or row, by the distance between two cells. Outside the grid it is that of the nearest cell: a wall, or a cell
+    // that a room's walls hide.
     __device__ u64 within(i32 at, u32 distance) const {
         const i32 LIMIT = Level::SIZE - 1;
         return (u64)(u32)(at < 0 ? 0 : at > LIMIT ? LIMIT : at) * distance;
@@ -215,30 +215,29 @@ struct GridWorld {
 
     // Rows of an observation have a multiple of 4 bytes, so that they are written in words.
     __device__ void observe(u8* obs) const {
-        // A cell is found by its row and its column in the view.
-        u64 rows[VIEW], columns[VIEW];
+        u64 depths[VIEW], sides[VIEW];
         bool along_columns = (grid.direction & 1) == 0;
         i32 forward = grid.direction < 2 ? 1 : -1, right = along_columns ? forward : -forward;
         u32 next_column = grid.n_envs, next_row = Level::SIZE * grid.n_envs;
 #pragma unroll
         for (i32 j = 0; j < (i32)VIEW; ++j) {
             i32 depth = forward * ((i32)VIEW - 1 - j), side = right * (j - (i32)VIEW / 2);
-            rows[j] = along_columns ? within((i32)grid.x + depth, next_column) : within((i32)grid.y + depth, next_row);
-            columns[j] = along_columns ? within((i32)grid.y + side, next_row) : within((i32)grid.x + side, next_column);
+            depths[j] = along_columns ? within((i32)grid.x + depth, next_column) : within((i32)grid.y + depth, next_row);
+            sides[j] = along_columns ? within((i32)grid.y + side, next_row) : within((i32)grid.x + side, next_column);
         }
         u32 seen[SEEN];
         u32 lit = 1 << VIEW / 2;
 #pragma unroll
         for (i32 row = VIEW - 1; row >= 0; --row) {
-            u32 clear = 0;
+            u32 transparent = 0;
 #pragma unroll
             for (i32 column = 0; column < (i32)VIEW; ++column) {
-                u32 cell = grid.cells[rows[row] + columns[column]];
+                u32 cell = grid.cells[depths[row] + sides[column]];
                 seen[row * VIEW + column] = cell;
-                clear |= is_transparent(cell) ? 1u << column : 0;
+                transparent |= is_transparent(cell) ? 1u << column : 0;
             }
             if (row == VIEW - 1) seen[row * VIEW + VIEW / 2] = carrying == 0 ? EMPTY : carrying;
-            u32 visible = Level::SEES_ALL ? ~0u : see_row(lit, clear);
+            u32 visible = Level::SEES_ALL ? ~0u : see_row(lit, transparent);
 #pragma unroll
             for (u32 column = 0; column < VIEW; ++column) {
                 seen[row * VIEW + column] = visible >> column & 1 ? seen[row * VIEW + column] : 0;

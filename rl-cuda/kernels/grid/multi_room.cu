@@ -1,104 +1,73 @@
-// Rooms behind doors: the twin of `MultiRoom` in rl-envs/src/envs/grid_world.rs.
+// Two rooms with a closed door: the twin of `MultiRoom` in rl-envs/src/envs/grid_world.rs.
 //
 // Numbers of columns and rows are the elements 0 and 1 of pairs there, and separate here.
 
 #include "grid_world.cuh"
 
 struct Room {
-    i32 left, top, width, height;
+    static const i32 SIZE = 4;
+
+    i32 left, top;
     u32 entry;
     i32 door_x, door_y;
 
     __device__ Area area() const {
-        return {(u32)left, (u32)(left + width), (u32)top, (u32)(top + height)};
+        return {(u32)left, (u32)(left + SIZE), (u32)top, (u32)(top + SIZE)};
     }
 };
 
 struct MultiRoom {
-    static const u32 SIZE = 25;
+    static const u32 SIZE = 25, TRIES = 8;
     static const bool SEES_ALL = false;
-    static const u32 N = 2, TRIES = 8;
-    static const i32 MIN = 4, MAX = 4;
 
-    // Draws a room behind a door; false if there is no space for it. The first one begins at its door.
-    __device__ static bool draw(const Room (&rooms)[N], u32 n, Room& room, Rng& rng) {
-        room.width = MIN + (i32)rng.below(MAX - MIN + 1);
-        room.height = MIN + (i32)rng.below(MAX - MIN + 1);
-        room.left = room.door_x;
-        room.top = room.door_y;
-        if (n > 0) {
-            bool is_column = (room.entry & 1) == 0;
-            i32 along = is_column ? room.width : room.height, across = is_column ? room.height : room.width;
-            i32 back = room.entry < 2 ? along - 1 : 0, aside = across - 2 - (i32)rng.below(across - 2);
-            room.left -= is_column ? back : aside;
-            room.top -= is_column ? aside : back;
-        }
-        bool fits = (room.left >= 0) & (room.top >= 0) & (room.left + room.width <= (i32)SIZE) & (room.top + room.height < (i32)SIZE);
-#pragma unroll
-        for (u32 k = 0; k < N; ++k) {
-            const Room& of = rooms[k];
-            bool apart = (room.left + room.width < of.left) | (of.left + of.width <= room.left) |
-                (room.top + room.height < of.top) | (of.top + of.height <= room.top);
-            fits &= (k + 1 >= n) | apart;
-        }
-        return fits;
+    // True if the room is inside the grid, whose last row it may not touch.
+    __device__ static bool fits(const Room& room) {
+        const i32 LIMIT = (i32)SIZE - Room::SIZE;
+        return (room.left >= 0) & (room.left <= LIMIT) & (room.top >= 0) & (room.top < LIMIT);
     }
 
     // Draws a door in another wall, and the room behind it.
-    __device__ static bool draw_next(const Room (&rooms)[N], u32 n, const Room& last, Room& room, Rng& rng) {
-        u32 exit = (last.entry + 1 + rng.below(3)) & 3;
+    __device__ static Room draw_next(const Room& first, Rng& rng) {
+        Room room;
+        u32 exit = (first.entry + 1 + rng.below(3)) & 3;
         bool is_column = (exit & 1) == 0;
-        i32 along = is_column ? last.width : last.height, across = is_column ? last.height : last.width;
-        i32 forth = exit < 2 ? along - 1 : 0, aside = 1 + (i32)rng.below(across - 2);
+        i32 forth = exit < 2 ? Room::SIZE - 1 : 0, back = exit < 2 ? 0 : Room::SIZE - 1;
+        i32 door = 1 + (i32)rng.below(Room::SIZE - 2), aside = Room::SIZE - 2 - (i32)rng.below(Room::SIZE - 2);
         room.entry = (exit + 2) & 3;
-        room.door_x = last.left + (is_column ? forth : aside);
-        room.door_y = last.top + (is_column ? aside : forth);
-        return draw(rooms, n, room, rng);
+        room.door_x = first.left + (is_column ? forth : door);
+        room.door_y = first.top + (is_column ? door : forth);
+        room.left = room.door_x - (is_column ? back : aside);
+        room.top = room.door_y - (is_column ? aside : back);
+        return room;
     }
 
-    // Draws all rooms, again from the first one where there is no space for the next.
-    __device__ static void draw_all(Room (&rooms)[N], Rng& rng) {
-        u32 n = 0;
+    // Draws both rooms, again from the first one if the second finds no space.
+    __device__ static void draw_both(Room& first, Room& second, Rng& rng) {
+        bool found = false;
 #pragma unroll 1
-        while (n < N) {
-            Room room = {0, 0, 0, 0, 2, 0, 0};
-            room.door_x = (i32)rng.below(SIZE - 2);
-            room.door_y = (i32)rng.below(SIZE - 2);
-            n = 0;
-            bool fits = draw(rooms, 0, room, rng);
+        while (!found) {
+            first.left = first.door_x = (i32)rng.below(SIZE - 2);
+            first.top = first.door_y = (i32)rng.below(SIZE - 2);
+            first.entry = 2;
+            bool is_inside = fits(first);
 #pragma unroll 1
-            while (fits) {
-#pragma unroll
-                for (u32 k = 0; k < N; ++k) {
-                    if (k == n) rooms[k] = room;
-                }
-                Room last = room;
-                n += 1;
-                fits = false;
-#pragma unroll 1
-                for (u32 attempt = 0; attempt < TRIES && n < N && !fits; ++attempt) {
-                    fits = draw_next(rooms, n, last, room, rng);
-                }
+            for (u32 attempt = 0; attempt < TRIES && is_inside && !found; ++attempt) {
+                second = draw_next(first, rng);
+                found = fits(second);
             }
         }
     }
 
     __device__ static void build(Grid& grid, Rng& rng) {
-        Room rooms[N] = {};
-        draw_all(rooms, rng);
-        u32 color = 0;
-#pragma unroll
-        for (u32 k = 0; k < N; ++k) {
-            grid.wall_in(rooms[k].area());
-            if (k > 0) {
-                // Another colour than the last door's.
-                color = k == 1 ? rng.below(N_COLORS) : (color + 1 + rng.below(N_COLORS - 1)) % N_COLORS;
-                grid.at((u32)rooms[k].door_x, (u32)rooms[k].door_y) = (u16)(DOOR | color << 4 | CLOSED);
-            }
-        }
-        grid.place_agent(rooms[0].area(), rng);
+        Room first, second;
+        draw_both(first, second, rng);
+        grid.wall_in(first.area());
+        grid.wall_in(second.area());
+        u32 color = rng.below(N_COLORS);
+        grid.at((u32)second.door_x, (u32)second.door_y) = (u16)(DOOR | color << 4 | CLOSED);
+        grid.place_agent(first.area(), rng);
         u32 column = 0, row = 0;
-        grid.draw_free(rooms[N - 1].area(), rng, column, row);
+        grid.draw_free(second.area(), rng, column, row);
         grid.at(column, row) = GOAL;
     }
 };

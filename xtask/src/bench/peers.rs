@@ -153,7 +153,7 @@ const ENVS: &[Comparison] = &[
 ];
 
 const MINIGRID: &[Comparison] = &[
-    env("Empty-Random, 8 by 8", "empty --envs 4096 --threads 2", "env_minigrid.py", "empty 2 2"),
+    env("Empty-8x8, random start", "empty --envs 4096 --threads 2", "env_minigrid.py", "empty 2 2"),
     env("DoorKey-8x8", "door_key --envs 4096 --threads 2", "env_minigrid.py", "door_key 2 2"),
     env("MultiRoom-N2-S4", "multi_room --envs 4096 --threads 2", "env_minigrid.py", "multi_room 2 2"),
 ];

@@ -1,6 +1,7 @@
 //! Training in worker processes beside Stable-Baselines3's: speed and returns.
 //!
-//! Both have Stable-Baselines3's default settings. `cargo xtask bench --sb3` measures PPO's speed in runs that alternate, and
+//! Both have Stable-Baselines3's default settings, but SAC and TD3 learn after 1,000 env steps (default 100), and TD3 explores
+//! with noise (default none). `cargo xtask bench --sb3` measures PPO's speed in runs that alternate, and
 //! writes `bench/sb3.md`. `cargo xtask bench --sb3-returns ppo|continuous` trains over several seeds, two trainings at a time,
 //! and writes `bench/sb3-returns.md` or `bench/sb3-continuous.md`; it takes hours. Trainings in the journal
 //! `target/sb3-runs/returns.jsonl` are not repeated: delete it after a change of what is trained.
@@ -19,7 +20,7 @@ use crate::bench::peers::{TRAIN, k_range, peers_python, spread};
 use crate::bench::presets::{last_line, mean_and_error, with_error};
 use crate::process::machine;
 
-/// A training of both.
+/// A training that both programs run: ours and Stable-Baselines3's.
 #[derive(Clone, Copy)]
 struct Case {
     algo: &'static str,
@@ -118,8 +119,8 @@ pub(crate) fn measure_returns(root: &Path, of: ReturnsOf) -> Result<()> {
             "bench/sb3-continuous.md",
             "SAC and TD3",
             "continuous",
-            "settings in one\nenvironment of Gymnasium: an update of 256 transitions after each env step, after 1,000 random env steps; TD3 \
-             explores with a\ndeviation of 0.1",
+            "settings in one\nenvironment of Gymnasium, an update of 256 transitions after each env step, but learn after 1,000 random \
+             env steps (default 100); TD3\nexplores with noise of deviation 0.1 (default none)",
         ),
     };
     let python = prepare(root)?;
