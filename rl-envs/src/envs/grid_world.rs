@@ -176,16 +176,9 @@ impl Level for DoorKey {
 #[derive(Clone, Debug)]
 pub struct MultiRoom;
 
-/// A room of [`MultiRoom`].
+/// A room of [`MultiRoom`], by the column and row of its upper left corner.
 #[derive(Clone, Copy, Debug)]
-struct Room {
-    /// Column and row of the upper left corner.
-    top: [i32; 2],
-    /// Wall through which the room is entered, by the direction from its centre.
-    entry: u32,
-    /// Column and row of the door.
-    door: [i32; 2],
-}
+struct Room([i32; 2]);
 
 impl Room {
     /// Rows and columns, walls included.
@@ -196,41 +189,37 @@ impl Room {
     /// True if the room is inside the grid, whose last row it may not touch.
     fn fits(&self) -> bool {
         let limit = MultiRoom::SIZE as i32 - Self::SIZE;
-        (0..=limit).contains(&self.top[0]) && (0..limit).contains(&self.top[1])
+        (0..=limit).contains(&self.0[0]) && (0..limit).contains(&self.0[1])
     }
 
-    /// Draws a first room, which begins at its door.
-    fn draw_first(rng: &mut Rng) -> Self {
-        let corner = [0; 2].map(|_| rng.below(MultiRoom::SIZE as u32 - 2) as i32);
-        Self { top: corner, entry: 2, door: corner }
-    }
-
-    /// Draws a door in another wall, and the room behind it.
-    fn draw_next(&self, rng: &mut Rng) -> Self {
-        let exit = (self.entry + 1 + rng.below(3)) & 3;
+    /// Draws a door in any wall but the left one, and the room behind it.
+    fn draw_next(&self, rng: &mut Rng) -> (Self, [i32; 2]) {
+        let exit = (3 + rng.below(3)) & 3;
         let (along, across) = ((exit & 1) as usize, 1 - (exit & 1) as usize);
-        let mut door = self.top;
+        let mut door = self.0;
         door[along] += if exit < 2 { Self::SIZE - 1 } else { 0 };
         door[across] += 1 + rng.below(Self::SIZE as u32 - 2) as i32;
-        let mut top = door;
-        top[along] -= if exit < 2 { 0 } else { Self::SIZE - 1 };
-        top[across] -= Self::SIZE - 2 - rng.below(Self::SIZE as u32 - 2) as i32;
-        Self { top, entry: (exit + 2) & 3, door }
+        let mut corner = door;
+        corner[along] -= if exit < 2 { 0 } else { Self::SIZE - 1 };
+        corner[across] -= Self::SIZE - 2 - rng.below(Self::SIZE as u32 - 2) as i32;
+        (Self(corner), door)
     }
 
-    /// Draws both rooms, again from the first one if the second finds no space.
-    fn draw_both(rng: &mut Rng) -> [Self; 2] {
+    /// Draws both rooms and the door.
+    ///
+    /// Again from the first one if the second finds no space.
+    fn draw_both(rng: &mut Rng) -> (Self, Self, [i32; 2]) {
         loop {
-            let first = Self::draw_first(rng);
+            let first = Self([0; 2].map(|_| rng.below(MultiRoom::SIZE as u32 - 2) as i32));
             let tries = if first.fits() { Self::TRIES } else { 0 };
-            if let Some(second) = (0..tries).map(|_| first.draw_next(rng)).find(Self::fits) {
-                return [first, second];
+            if let Some((second, door)) = (0..tries).map(|_| first.draw_next(rng)).find(|(second, _)| second.fits()) {
+                return (first, second, door);
             }
         }
     }
 
     fn area(&self) -> Area {
-        self.top.map(|x| [x as usize, (x + Self::SIZE) as usize])
+        self.0.map(|x| [x as usize, (x + Self::SIZE) as usize])
     }
 }
 
@@ -239,11 +228,11 @@ impl Level for MultiRoom {
     const MAX_STEPS: u32 = 20 * 2;
 
     fn build(grid: &mut Grid, rng: &mut Rng) {
-        let [first, second] = Room::draw_both(rng);
+        let (first, second, door) = Room::draw_both(rng);
         grid.wall_in(first.area());
         grid.wall_in(second.area());
         let color = rng.below(N_COLORS.into()) as u16;
-        grid.put(second.door.map(|x| x as usize), DOOR | color << 4 | CLOSED);
+        grid.put(door.map(|x| x as usize), DOOR | color << 4 | CLOSED);
         grid.place_agent(first.area(), rng);
         let goal = grid.draw_free(second.area(), rng);
         grid.put(goal, GOAL);
