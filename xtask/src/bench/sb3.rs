@@ -124,27 +124,18 @@ pub(crate) fn measure_returns(root: &Path, of: ReturnsOf) -> Result<()> {
         ),
     };
     let python = prepare(root)?;
-    let returns = Peers { root, python: &python }.returns(cases)?;
-    let mut text = format!(
+    let heading = format!(
         "# {title} beside Stable-Baselines3's: returns\n\nWritten by `cargo xtask bench --sb3-returns {name}` on {}. Both have \
          Stable-Baselines3's default {both}. {EPISODES} greedy episodes after training: mean and standard error over the seeds \
          0, {SEED_STRIDE} and so on.\n\n\
          | algorithm | environment | env steps | seeds | ours | theirs | difference |\n|---|---|---|---|---|---|---|\n",
         machine(root)
     );
-    for case in cases {
-        let Case { algo, env, steps, seeds, .. } = case;
-        let [ours, theirs] = WHO.map(|who| {
-            let returns = (0..*seeds).filter_map(|k| case.return_of(&returns, who, k * SEED_STRIDE));
-            mean_and_error(&returns.collect::<Vec<_>>())
-        });
-        let difference = with_error((ours.0 - theirs.0, ours.1.hypot(theirs.1)));
-        let [ours, theirs] = [ours, theirs].map(with_error);
-        let algo = algo.to_uppercase();
-        let _ = writeln!(text, "| {algo} | {env} | {steps} | {seeds} | {ours} | {theirs} | {difference} |");
-    }
-    print!("{text}");
-    Ok(fs::write(root.join(file), text)?)
+    let write = |returns: &[Value]| {
+        let rows: String = cases.iter().filter_map(|case| case.row(returns)).collect();
+        Ok(fs::write(root.join(file), format!("{heading}{rows}"))?)
+    };
+    Peers { root, python: &python }.returns(cases, &write)
 }
 
 /// Builds both programs; returns the Python of theirs.
@@ -188,19 +179,19 @@ impl Peers<'_> {
 
     /// Trains over all seeds that are not in the journal yet, two trainings at a time.
     ///
-    /// Returns the whole journal.
-    fn returns(self, cases: &[Case]) -> Result<Vec<Value>> {
+    /// `write` receives the journal whenever a training has ended. A seed is trained in all cases before the next.
+    fn returns(self, cases: &[Case], write: &(dyn Fn(&[Value]) -> Result<()> + Sync)) -> Result<()> {
         let dir = self.root.join("target/sb3-runs");
         fs::create_dir_all(&dir)?;
         let path = dir.join("returns.jsonl");
         let before = read(&path)?;
-        let journal = Mutex::new(OpenOptions::new().create(true).append(true).open(&path)?);
-        let both = |case: &Case| {
-            let case = *case;
-            (0..case.seeds).flat_map(move |k| WHO.map(|who| (case, who, k * SEED_STRIDE)))
-        };
-        let is_open = |(case, who, seed): &(Case, &str, u64)| case.return_of(&before, who, *seed).is_none();
-        let jobs = Mutex::new(cases.iter().flat_map(both).filter(is_open));
+        write(&before)?;
+        let open = (0..cases.iter().map(|case| case.seeds).max().unwrap_or(0))
+            .flat_map(|k| cases.iter().filter(move |case| k < case.seeds).map(move |case| (*case, k * SEED_STRIDE)))
+            .flat_map(|(case, seed)| WHO.map(|who| (case, who, seed)))
+            .filter(|(case, who, seed)| case.return_of(&before, who, *seed).is_none());
+        let jobs = Mutex::new(open);
+        let journal = Mutex::new(before.clone());
         let work = || -> Result<()> {
             let next = || jobs.lock().ok()?.next();
             while let Some((case, who, seed)) = next() {
@@ -212,7 +203,11 @@ impl Peers<'_> {
                 let mean = mean.context("return_mean")?;
                 let line = json!({"algo": algo, "env": env, "env_steps": steps, "who": who, "seed": seed, "return_mean": mean});
                 println!("{line}");
-                journal.lock().ok().context("a training panicked")?.write_all(format!("{line}\n").as_bytes())?;
+                let mut journal = journal.lock().ok().context("a training panicked")?;
+                let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
+                file.write_all(format!("{line}\n").as_bytes())?;
+                journal.push(line);
+                write(&journal)?;
             }
             Ok(())
         };
@@ -220,8 +215,7 @@ impl Peers<'_> {
             let second = scope.spawn(work);
             work()?;
             second.join().ok().context("a training panicked")?
-        })?;
-        read(&path)
+        })
     }
 
     /// Returns env steps per second and, after `episodes` episodes, their mean return.
@@ -267,6 +261,24 @@ fn read(path: &Path) -> Result<Vec<Value>> {
 }
 
 impl Case {
+    /// Returns the record's row, once both have been trained twice.
+    fn row(&self, journal: &[Value]) -> Option<String> {
+        let Self { algo, env, steps, seeds, .. } = *self;
+        let returns = WHO.map(|who| (0..seeds).filter_map(|k| self.return_of(journal, who, k * SEED_STRIDE)).collect::<Vec<_>>());
+        if returns.iter().any(|returns| returns.len() < 2) {
+            return None;
+        }
+        let trained = match returns.each_ref().map(Vec::len) {
+            [ours, theirs] if ours == theirs => ours.to_string(),
+            [ours, theirs] => format!("{ours} and {theirs}"),
+        };
+        let [ours, theirs] = returns.map(|returns| mean_and_error(&returns));
+        let difference = with_error((ours.0 - theirs.0, ours.1.hypot(theirs.1)));
+        let [ours, theirs] = [ours, theirs].map(with_error);
+        let algo = algo.to_uppercase();
+        Some(format!("| {algo} | {env} | {steps} | {trained} | {ours} | {theirs} | {difference} |\n"))
+    }
+
     /// Returns the return of a training in the journal.
     fn return_of(&self, journal: &[Value], who: &str, seed: u64) -> Option<f64> {
         let is_it = |trained: &&Value| {
