@@ -82,12 +82,12 @@ impl<'a> Sums<'a> {
 
     /// Adds the term at `place`.
     #[inline(always)]
-    fn add(&mut self, place: usize, x: f32, row: &[[u8; 4]]) {
+    fn add<const CHOSEN: bool>(&mut self, place: usize, x: f32, row: &[[u8; 4]]) {
         if self.is_long && place / PART != self.at {
             self.close();
             self.at = place / PART;
         }
-        add_row(if self.at == 0 { self.total } else { self.part }, x, row);
+        add_row::<CHOSEN>(if self.at == 0 { self.total } else { self.part }, x, row);
     }
 
     /// Adds the part to the total, and begins another one.
@@ -100,12 +100,13 @@ impl<'a> Sums<'a> {
 }
 
 /// Computes a layer in which each output reads each input.
-fn dense(layer: &StoredLayer<'_>, [real, padded]: [usize; 2], x: &[f32], y: &mut [f32], part: &mut [f32]) {
+#[inline(always)]
+fn dense<const CHOSEN: bool>(layer: &StoredLayer<'_>, [real, padded]: [usize; 2], x: &[f32], y: &mut [f32], part: &mut [f32]) {
     let mut sums = Sums::new(layer, x.len() / real * padded, y, part);
     let mut rows = layer.weight.0.chunks_exact(layer.bias.len());
     for (run, x) in x.chunks_exact(real).enumerate() {
         for ((i, &x), row) in x.iter().enumerate().zip(&mut rows) {
-            sums.add(run * padded + i, x, row);
+            sums.add::<CHOSEN>(run * padded + i, x, row);
         }
     }
     sums.close();
@@ -114,7 +115,8 @@ fn dense(layer: &StoredLayer<'_>, [real, padded]: [usize; 2], x: &[f32], y: &mut
 /// Computes a first layer in which categories have a row of the weights each.
 ///
 /// A number that is no category of its element reads no row.
-fn gather(layer: &StoredLayer<'_>, categories: &[[u8; 4]], x: &[f32], y: &mut [f32], part: &mut [f32]) {
+#[inline(always)]
+fn gather<const CHOSEN: bool>(layer: &StoredLayer<'_>, categories: &[[u8; 4]], x: &[f32], y: &mut [f32], part: &mut [f32]) {
     let n = layer.bias.len();
     let mut sums = Sums::new(layer, layer.n_in, y, part);
     let mut first = 0;
@@ -124,7 +126,7 @@ fn gather(layer: &StoredLayer<'_>, categories: &[[u8; 4]], x: &[f32], y: &mut [f
             n => category(x, n).map(|category| (first + category, 1.0)),
         };
         if let Some((i, x)) = input {
-            sums.add(i, x, &layer.weight.0[i * n..][..n]);
+            sums.add::<CHOSEN>(i, x, &layer.weight.0[i * n..][..n]);
         }
         first += inputs_of(n_categories) as usize;
     }
@@ -157,7 +159,8 @@ fn one_hot(categories: &[[u8; 4]], x: &[f32], to: &mut [f32]) -> usize {
 }
 
 /// Computes a convolution, position after position.
-fn convolve(layer: &StoredLayer<'_>, conv: Conv, x: &[f32], y: &mut [f32], part: &mut [f32]) {
+#[inline(always)]
+fn convolve<const CHOSEN: bool>(layer: &StoredLayer<'_>, conv: Conv, x: &[f32], y: &mut [f32], part: &mut [f32]) {
     let Conv { channels, rows, columns, kernel, stride, planes } = conv;
     let n = layer.bias.len();
     let terms = channels * kernel * kernel;
@@ -173,7 +176,7 @@ fn convolve(layer: &StoredLayer<'_>, conv: Conv, x: &[f32], y: &mut [f32], part:
                 let (i, j, c) = (term / (kernel * channels), term / channels % kernel, term % channels);
                 ((row + i) * columns + column + j) * channels + c
             };
-            sums.add(term, x[at], weights);
+            sums.add::<CHOSEN>(term, x[at], weights);
         }
         sums.close();
     }
@@ -182,34 +185,37 @@ fn convolve(layer: &StoredLayer<'_>, conv: Conv, x: &[f32], y: &mut [f32], part:
 /// Takes a step of a memory.
 ///
 /// `a` are the gates' sums of the inputs, `u` becomes those of h, and then begins with the outputs.
-fn remember(layer: &StoredLayer<'_>, a: &mut [f32], u: &mut [f32], state: &mut [f32], part: &mut [f32]) {
+#[inline(always)]
+fn remember<const CHOSEN: bool>(layer: &StoredLayer<'_>, a: &mut [f32], u: &mut [f32], state: &mut [f32], part: &mut [f32]) {
     let n = layer.n_out;
     let (h, c) = state.split_at_mut(n);
-    dense(layer, [n, n], h, u, part);
+    dense::<CHOSEN>(layer, [n, n], h, u, part);
     // In a GRU, r scales the last gate's sum of h before it is added.
     let n_added = if layer.kind == Kind::Gru { 2 * n } else { 4 * n };
     a[..n_added].iter_mut().zip(&*u).for_each(|(a, u)| *a += u);
     for j in 0..n {
         let [first, second, third] = [j, n + j, 2 * n + j];
         if layer.kind == Kind::Gru {
-            let (r, z) = (gate_sigmoid(a[first]), gate_sigmoid(a[second]));
-            let new = activation_tanh(fused(r, u[third], a[third]));
-            h[j] = fused(z, h[j] - new, new);
+            let (r, z) = (gate_sigmoid::<CHOSEN>(a[first]), gate_sigmoid::<CHOSEN>(a[second]));
+            let new = activation_tanh::<CHOSEN>(fused::<CHOSEN>(r, u[third], a[third]));
+            h[j] = fused::<CHOSEN>(z, h[j] - new, new);
         } else {
-            let [i, f, o] = [first, second, 3 * n + j].map(|gate| gate_sigmoid(a[gate]));
-            c[j] = fused(f, c[j], i * activation_tanh(a[third]));
-            h[j] = o * activation_tanh(c[j]);
+            let (i, f) = (gate_sigmoid::<CHOSEN>(a[first]), gate_sigmoid::<CHOSEN>(a[second]));
+            let o = gate_sigmoid::<CHOSEN>(a[3 * n + j]);
+            c[j] = fused::<CHOSEN>(f, c[j], i * activation_tanh::<CHOSEN>(a[third]));
+            h[j] = o * activation_tanh::<CHOSEN>(c[j]);
         }
     }
     u[..n].copy_from_slice(h);
 }
 
 /// Applies an activation of the format to each output.
-fn activate(activation: u32, outputs: &mut [f32]) {
+#[inline(always)]
+fn activate<const CHOSEN: bool>(activation: u32, outputs: &mut [f32]) {
     match activation {
-        TANH => outputs.iter_mut().for_each(|y| *y = activation_tanh(*y)),
+        TANH => outputs.iter_mut().for_each(|y| *y = activation_tanh::<CHOSEN>(*y)),
         RELU => outputs.iter_mut().for_each(|y| *y = if *y > 0.0 { *y } else { 0.0 }),
-        ELU => outputs.iter_mut().for_each(|y| *y = activation_elu(*y)),
+        ELU => outputs.iter_mut().for_each(|y| *y = activation_elu::<CHOSEN>(*y)),
         _ => {}
     }
 }
@@ -254,6 +260,25 @@ impl Policy<'_> {
     /// # Errors
     /// [`Error::Call`] if a length or a type differs.
     pub fn outputs<'m>(&self, obs: Obs<'_>, memory: &'m mut [f32]) -> Result<&'m mut [f32], Error> {
+        #[cfg(all(feature = "std", target_arch = "x86_64"))]
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+            #[expect(unsafe_code, reason = "code for some processors of the target")]
+            // SAFETY: the processor has both features.
+            return unsafe { self.outputs_fused(obs, memory) };
+        }
+        self.outputs_by::<false>(obs, memory)
+    }
+
+    /// Computes the outputs on processors that fuse multiply-adds.
+    #[cfg(all(feature = "std", target_arch = "x86_64"))]
+    #[target_feature(enable = "avx2,fma")]
+    fn outputs_fused<'m>(&self, obs: Obs<'_>, memory: &'m mut [f32]) -> Result<&'m mut [f32], Error> {
+        self.outputs_by::<true>(obs, memory)
+    }
+
+    /// Computes the outputs, with multiply-adds that are instructions if `CHOSEN`.
+    #[inline(always)]
+    fn outputs_by<'m, const CHOSEN: bool>(&self, obs: Obs<'_>, memory: &'m mut [f32]) -> Result<&'m mut [f32], Error> {
         if memory.len() < self.memory_len() {
             return Err(Error::Call("memory"));
         }
@@ -264,25 +289,25 @@ impl Policy<'_> {
         self.read_obs(obs, &mut x[..self.d])?;
         let mut n_in = self.d;
         if !self.parts.is_empty() {
-            n_in = self.read_parts(&x[..n_in], y, of_parts, part);
+            n_in = self.read_parts::<CHOSEN>(&x[..n_in], y, of_parts, part);
             swap(&mut x, &mut y);
         }
         for (i, layer) in self.layers.enumerate() {
             if layer.state_len > 0 {
                 let (state, others) = take(&mut states).split_at_mut(layer.state_len);
-                remember(&layer, &mut x[..n_in], &mut y[..n_in], state, part);
+                remember::<CHOSEN>(&layer, &mut x[..n_in], &mut y[..n_in], state, part);
                 states = others;
             }
             let (input, output) = (&x[..n_in], &mut y[..layer.n_out]);
             match layer.kind {
                 Kind::Dense { .. } if i == 0 && self.parts.is_empty() && !self.categories.is_empty() => {
-                    gather(&layer, self.categories, input, output, part)
+                    gather::<CHOSEN>(&layer, self.categories, input, output, part)
                 }
-                Kind::Dense { real, padded } => dense(&layer, [real, padded], input, output, part),
-                Kind::Conv(conv) => convolve(&layer, conv, input, output, part),
+                Kind::Dense { real, padded } => dense::<CHOSEN>(&layer, [real, padded], input, output, part),
+                Kind::Conv(conv) => convolve::<CHOSEN>(&layer, conv, input, output, part),
                 Kind::Gru | Kind::Lstm => {}
             }
-            activate(layer.activation, output);
+            activate::<CHOSEN>(layer.activation, output);
             swap(&mut x, &mut y);
             n_in = layer.n_out;
         }
@@ -299,7 +324,8 @@ impl Policy<'_> {
     /// Computes the outputs of all parts of an observation, in order.
     ///
     /// Returns the number of them all.
-    fn read_parts(&self, x: &[f32], features: &mut [f32], of_parts: &mut [f32], part: &mut [f32]) -> usize {
+    #[inline(always)]
+    fn read_parts<const CHOSEN: bool>(&self, x: &[f32], features: &mut [f32], of_parts: &mut [f32], part: &mut [f32]) -> usize {
         let (mut first, mut len) = (0, 0);
         for StoredPart { len: n_elements, layers } in self.parts {
             let elements = first..first + n_elements;
@@ -308,9 +334,9 @@ impl Policy<'_> {
             for (i, layer) in layers.enumerate() {
                 let (input, output) = (if i == 0 { &x[elements.clone()] } else { &from[..n_in] }, &mut to[..layer.n_out]);
                 if let Kind::Conv(conv) = layer.kind {
-                    convolve(&layer, conv, input, output, part);
+                    convolve::<CHOSEN>(&layer, conv, input, output, part);
                 }
-                activate(layer.activation, output);
+                activate::<CHOSEN>(layer.activation, output);
                 swap(&mut from, &mut to);
                 n_in = layer.n_out;
             }

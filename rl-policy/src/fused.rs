@@ -5,17 +5,19 @@
 //! side of a midpoint between two f32 the sum is. There, the sum is rounded to odd instead, which keeps the side (Boldo and
 //! Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Transactions on Computers 2008).
 
-/// True if a multiply-add of the standard library is one instruction.
+/// True if a multiply-add of the standard library is one instruction on every processor of the target.
 const IS_INSTRUCTION: bool = cfg!(all(feature = "std", any(target_feature = "fma", target_arch = "aarch64")));
 
 #[cfg(all(target_arch = "x86", not(target_feature = "sse2")))]
 compile_error!("the x87 rounds to other bits: compile for a processor with SSE2");
 
 /// Returns `a * b + c`, rounded once.
+///
+/// `CHOSEN` is true in functions compiled for processors that have the instruction.
 #[inline(always)]
-pub(crate) fn fused(a: f32, b: f32, c: f32) -> f32 {
+pub(crate) fn fused<const CHOSEN: bool>(a: f32, b: f32, c: f32) -> f32 {
     #[cfg(feature = "std")]
-    if IS_INSTRUCTION {
+    if CHOSEN || IS_INSTRUCTION {
         return a.mul_add(b, c);
     }
     in_software(a, b, c)
@@ -23,9 +25,9 @@ pub(crate) fn fused(a: f32, b: f32, c: f32) -> f32 {
 
 /// Adds `x` times a row of weights to sums.
 #[inline(always)]
-pub(crate) fn add_row(sums: &mut [f32], x: f32, row: &[[u8; 4]]) {
-    if IS_INSTRUCTION {
-        sums.iter_mut().zip(row).for_each(|(sum, w)| *sum = fused(x, f32::from_le_bytes(*w), *sum));
+pub(crate) fn add_row<const CHOSEN: bool>(sums: &mut [f32], x: f32, row: &[[u8; 4]]) {
+    if CHOSEN || IS_INSTRUCTION {
+        sums.iter_mut().zip(row).for_each(|(sum, w)| *sum = fused::<CHOSEN>(x, f32::from_le_bytes(*w), *sum));
     } else {
         add_row_in_software(sums, x, row);
     }
@@ -157,7 +159,7 @@ mod tests {
             let x = 1.0 + tail;
             let row: Vec<_> = (0..n).map(|_| [1.0 - tail, tail - 1.0, 0.75][rng.below(3) as usize].to_le_bytes()).collect();
             let sums: Vec<_> = (0..n).map(|_| [rng.uniform(), (1 << 24 | rng.below(99)) as f32][rng.below(2) as usize]).collect();
-            for add in [add_row, add_row_in_software] {
+            for add in [add_row::<true>, add_row::<false>, add_row_in_software] {
                 let mut got = sums.clone();
                 add(&mut got, x, &row);
                 for ((got, sum), w) in got.iter().zip(&sums).zip(&row) {

@@ -75,40 +75,44 @@ pub(crate) fn tanh(x: f32) -> f32 {
 /// Returns `scale` and `p` with `exp(z) = scale (1 + p)`.
 ///
 /// For z of at most 0; below -20 those of -20.
-fn exponential(z: f32) -> [f32; 2] {
+#[inline(always)]
+fn exponential<const CHOSEN: bool>(z: f32) -> [f32; 2] {
     let z = if z < -20.0 { -20.0 } else { z };
-    let shifted = fused(z, core::f32::consts::LOG2_E, ROUND);
+    let shifted = fused::<CHOSEN>(z, core::f32::consts::LOG2_E, ROUND);
     let k = shifted - ROUND;
-    let r = fused(-k, LN_2_B, fused(-k, LN_2_A, z));
+    let r = fused::<CHOSEN>(-k, LN_2_B, fused::<CHOSEN>(-k, LN_2_A, z));
     let mut p = 1.987_569_1e-4;
     for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
-        p = fused(p, r, c);
+        p = fused::<CHOSEN>(p, r, c);
     }
-    [f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23)), fused(p, r * r, r)]
+    [f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23)), fused::<CHOSEN>(p, r * r, r)]
 }
 
 /// The number above 0, else its exponential less 1, between layers.
-pub(crate) fn activation_elu(x: f32) -> f32 {
-    let [scale, p] = exponential(if x > 0.0 { 0.0 } else { x });
-    if x > 0.0 { x } else { fused(scale, p, scale - 1.0) }
+#[inline(always)]
+pub(crate) fn activation_elu<const CHOSEN: bool>(x: f32) -> f32 {
+    let [scale, p] = exponential::<CHOSEN>(if x > 0.0 { 0.0 } else { x });
+    if x > 0.0 { x } else { fused::<CHOSEN>(scale, p, scale - 1.0) }
 }
 
 /// The hyperbolic tangent between layers, whose multiply-adds are fused.
-pub(crate) fn activation_tanh(x: f32) -> f32 {
-    let [scale, p] = exponential(-2.0 * x.abs());
+#[inline(always)]
+pub(crate) fn activation_tanh<const CHOSEN: bool>(x: f32) -> f32 {
+    let [scale, p] = exponential::<CHOSEN>(-2.0 * x.abs());
     let y = if x.abs() > 0.55 {
-        let t = fused(scale, p, scale);
+        let t = fused::<CHOSEN>(scale, p, scale);
         1.0 + -2.0 * t / (1.0 + t)
     } else {
-        let e = fused(scale, p, scale - 1.0);
+        let e = fused::<CHOSEN>(scale, p, scale - 1.0);
         0.0 + -e / (2.0 + e)
     };
     y.copysign(x)
 }
 
 /// `1 / (1 + exp(-x))` of a gate, whose multiply-adds are fused.
-pub(crate) fn gate_sigmoid(x: f32) -> f32 {
-    fused(activation_tanh(0.5 * x), 0.5, 0.5)
+#[inline(always)]
+pub(crate) fn gate_sigmoid<const CHOSEN: bool>(x: f32) -> f32 {
+    fused::<CHOSEN>(activation_tanh::<CHOSEN>(0.5 * x), 0.5, 0.5)
 }
 
 /// Sine and cosine of an angle from 0 to 2 pi.

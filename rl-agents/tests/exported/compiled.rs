@@ -37,7 +37,8 @@ pub(crate) struct Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.compiler.join(" "))
+        f.write_str(&self.compiler.join(" "))?;
+        if let [.., "-cpu", processor] = self.runner[..] { write!(f, " on {processor}") } else { Ok(()) }
     }
 }
 
@@ -54,9 +55,14 @@ pub(crate) fn targets() -> Vec<Target> {
     for cc in ["gcc", "clang"].into_iter().filter(|cc| runs(cc)) {
         target(&[cc, "-O0", "-std=c99", "-pedantic"], &[], false, 200);
         target(&[cc, "-O3", "-march=native", "-ffp-contract=fast"], &[], false, 1);
+        // On x86-64, the processor chooses between the instruction and double; without a host there is no choice.
+        target(&[cc, "-O2"], &[], false, if cfg!(target_arch = "x86_64") { 1 } else { 40 });
         if all {
-            target(&[cc, "-O2"], &[], false, 200);
+            target(&[cc, "-O2", "-ffreestanding"], &[], false, 40);
             target(&[cc, "-O3", "-march=native"], &[], false, 1);
+            if cfg!(target_arch = "x86_64") && runs("qemu-x86_64") {
+                target(&[cc, "-O2", "-static"], &["qemu-x86_64", "-cpu", "Nehalem"], false, 400);
+            }
         }
     }
     if runs("aarch64-linux-gnu-gcc") && runs("qemu-aarch64") {

@@ -128,18 +128,18 @@ fn convolve(layer: &Layer, i: usize, from: &str, to: &str) -> String {
         unreachable!("a convolution")
     };
     let shape = format!("{channels}, {rows}, {columns}, {kernel}, {stride}, {}", u32::from(planes));
-    format!("convolve({from}, {shape}, memory->patch, weights_{i}, biases_{i}, {}, {to});", layer.bias.len())
+    format!("convolve(chosen, {from}, {shape}, memory->patch, weights_{i}, biases_{i}, {}, {to});", layer.bias.len())
 }
 
 /// The line that applies a layer's activation to its outputs.
 fn activate(layer: &Layer, to: &str) -> String {
     let activation = match layer.activation {
         Activation::Identity => return String::new(),
-        Activation::Tanh => "tanh",
-        Activation::Relu => "relu",
-        Activation::Elu => "elu",
+        Activation::Tanh => "tanh(chosen, ",
+        Activation::Relu => "relu(",
+        Activation::Elu => "elu(chosen, ",
     };
-    format!("    activate_{activation}({to}, {});\n", layer.n_out())
+    format!("    activate_{activation}{to}, {});\n", layer.n_out())
 }
 
 /// A policy with its names.
@@ -368,7 +368,7 @@ int {name}_test({name}_memory *memory);
         };
         let _ = write!(
             text,
-            "static void forward({name}_memory *memory, const {element} *obs) {{\n    uint32_t i;\n    for (i = 0; i < {d}; i++) \
+            "NETWORK void forward_by(int chosen, {name}_memory *memory, const {element} *obs) {{\n    uint32_t i;\n    for (i = 0; i < {d}; i++) \
              memory->a[i] = {scaled};\n"
         );
         if input.normalize.is_some() {
@@ -390,18 +390,18 @@ int {name}_test({name}_memory *memory);
             let ends = format!("weights_{i}, biases_{i}, {n}, {last}");
             let _ = match layer.kind {
                 LayerKind::Dense { .. } if i == 0 && self.policy.gathers() => {
-                    writeln!(text, "    gather({from}, categories, {d}, {terms}, memory->rows, {ends});")
+                    writeln!(text, "    gather(chosen, {from}, categories, {d}, {terms}, memory->rows, {ends});")
                 }
                 LayerKind::Dense { real, padded } => {
                     let places = terms / real * padded;
-                    writeln!(text, "    dense({from}, 0, {terms}, {places}, {real}, {padded}, {ends});")
+                    writeln!(text, "    dense(chosen, {from}, 0, {terms}, {places}, {real}, {padded}, {ends});")
                 }
                 LayerKind::Conv { .. } => writeln!(text, "    {}", convolve(layer, i, from, last)),
                 LayerKind::Gru | LayerKind::Lstm => {
                     let step = if layer.kind == LayerKind::Gru { "gru" } else { "lstm" };
                     let of = format!("memory->state + {state}, weights_{i}, biases_{i}, {}, {last}", layer.n_out());
                     state += layer.state_len();
-                    writeln!(text, "    {step}({from}, {to}, {of});")
+                    writeln!(text, "    {step}(chosen, {from}, {to}, {of});")
                 }
             };
             text.push_str(&activate(layer, last));
@@ -415,7 +415,27 @@ int {name}_test({name}_memory *memory);
                  memory->outputs[{n}] - times(sum, {share});\n        for (i = 0; i < {n}; i++) memory->outputs[i] += sum;\n    }}\n"
             );
         }
-        let _ = writeln!(text, "}}\n");
+        let parameters = format!("({name}_memory *memory, const {element} *obs)");
+        let _ = write!(
+            text,
+            "}}
+
+#ifdef CHOOSES
+__attribute__((target(\"avx2,fma\"))) static void forward_chosen{parameters} {{ forward_by(1, memory, obs); }}
+#endif
+
+static void forward{parameters} {{
+#ifdef CHOOSES
+    if (__builtin_cpu_supports(\"avx2\") && __builtin_cpu_supports(\"fma\")) {{
+        forward_chosen(memory, obs);
+        return;
+    }}
+#endif
+    forward_by(0, memory, obs);
+}}
+
+"
+        );
         let mut forgotten = String::new();
         if state > 0 {
             let _ = writeln!(forgotten, "    uint32_t i;\n    for (i = 0; i < {state}; i++) memory->state[i] = 0;");

@@ -1,5 +1,5 @@
 /* A convolution with a square kernel; outputs are (rows, columns, channels). */
-static void convolve(const float *x, uint32_t channels, uint32_t height, uint32_t width, uint32_t kernel, uint32_t stride, int planes,
+NETWORK void convolve(int chosen, const float *x, uint32_t channels, uint32_t height, uint32_t width, uint32_t kernel, uint32_t stride, int planes,
                      float *patch, const float *w, const float *b, uint32_t n, float *y) {
     uint32_t row, column, c, i, j;
     for (row = 0; row + kernel <= height; row += stride) {
@@ -13,7 +13,7 @@ static void convolve(const float *x, uint32_t channels, uint32_t height, uint32_
                 for (i = 0; i < kernel; i++)
                     for (j = 0; j < kernel * channels; j++) *to++ = x[((row + i) * width + column) * channels + j];
             }
-            dense(patch, 0, (uint32_t)(to - patch), (uint32_t)(to - patch), 1, 1, w, b, n, y);
+            dense(chosen, patch, 0, (uint32_t)(to - patch), (uint32_t)(to - patch), 1, 1, w, b, n, y);
         }
     }
 }

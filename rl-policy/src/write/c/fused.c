@@ -16,30 +16,32 @@ typedef union {
     uint32_t bits;
 } float_bits;
 
+/* FUSES(chosen) is 1 where multiply-adds are an instruction. On x86-64, a processor may have it or not: the network is compiled for both,
+   with `chosen` 1 and 0. */
 #if defined(__GNUC__) && \
     (defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) || defined(__FP_FAST_FMAF))
-
-/* Outputs that are summed together, in registers. */
-enum { BLOCK = 64 };
-
-/* a * b + c, rounded once. */
-#define fused(a, b, c) __builtin_fmaf(a, b, c)
-
-/* Adds x times a row of m weights to sums. */
-static inline void add_row(float *to, float x, const float *row, uint32_t m) {
-    uint32_t j;
-    for (j = 0; j < m; j++) to[j] = fused(x, row[j], to[j]);
-}
-
+#define FUSES(chosen) (1 || (chosen))
+#elif defined(__GNUC__) && defined(__x86_64__) && defined(__OPTIMIZE__) && __STDC_HOSTED__
+#define FUSES(chosen) (chosen)
+#define CHOOSES
 #else
+#define FUSES(chosen) (0 && (chosen))
+#endif
+
+/* Functions of the network, whose `chosen` is a constant in each of its two compilations. */
+#ifdef CHOOSES
+#define NETWORK static inline __attribute__((always_inline))
+#else
+#define NETWORK static inline
+#endif
+
+/* Outputs that are summed together: in double, more find a doubtful sum among them more often. */
+#define BLOCK(chosen) (FUSES(chosen) ? 64 : 16)
 
 typedef union {
     double number;
     uint64_t bits;
 } double_bits;
-
-/* Outputs that are summed together: more find a doubtful sum among them more often. */
-enum { BLOCK = 16 };
 
 /* True if rounding to double may have produced a midpoint between two floats, or the sum is subnormal. */
 static inline int is_doubtful(double_bits sum) {
@@ -47,7 +49,7 @@ static inline int is_doubtful(double_bits sum) {
 }
 
 /* a * b + c, rounded once. The product is exact; a doubtful sum is rounded to odd, so that rounding it to float is like rounding once. */
-static float fused(float a, float b, float c) {
+static float fused_in_double(float a, float b, float c) {
     double product = (double)a * b, back, error;
     double_bits sum;
     sum.number = product + c;
@@ -59,17 +61,26 @@ static float fused(float a, float b, float c) {
     return (float)sum.number;
 }
 
-/* Adds x times a row of m <= BLOCK weights to sums, with one test for doubtful sums. */
-static inline void add_row(float *to, float x, const float *row, uint32_t m) {
-    double_bits sum[BLOCK];
+/* a * b + c, rounded once. */
+#ifdef __GNUC__
+#define fused(chosen, a, b, c) (FUSES(chosen) ? __builtin_fmaf(a, b, c) : fused_in_double(a, b, c))
+#else
+#define fused(chosen, a, b, c) ((void)(chosen), fused_in_double(a, b, c))
+#endif
+
+/* Adds x times a row of m <= BLOCK weights to sums; in double, with one test for doubtful sums. */
+NETWORK void add_row(int chosen, float *to, float x, const float *row, uint32_t m) {
+    double_bits sum[16];
     uint32_t j;
     int doubtful = 0;
+    if (FUSES(chosen)) {
+        for (j = 0; j < m; j++) to[j] = fused(chosen, x, row[j], to[j]);
+        return;
+    }
     for (j = 0; j < m; j++) sum[j].number = (double)x * row[j] + to[j];
     for (j = 0; j < m; j++) doubtful |= is_doubtful(sum[j]);
     if (doubtful)
-        for (j = 0; j < m; j++) to[j] = fused(x, row[j], to[j]);
+        for (j = 0; j < m; j++) to[j] = fused(chosen, x, row[j], to[j]);
     else
         for (j = 0; j < m; j++) to[j] = (float)sum[j].number;
 }
-
-#endif

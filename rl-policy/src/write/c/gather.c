@@ -1,5 +1,5 @@
 /* A first layer with categories: each category of an element selects a row of the weights. */
-static void gather(float *x, const uint32_t *categories, uint32_t n_elements, uint32_t n_in, uint32_t *rows, const float *w,
+NETWORK void gather(int chosen, float *x, const uint32_t *categories, uint32_t n_elements, uint32_t n_in, uint32_t *rows, const float *w,
                    const float *b, uint32_t n, float *y) {
     uint32_t i, first = 0, terms = 0;
     for (i = 0; i < n_elements; i++) {
@@ -11,5 +11,5 @@ static void gather(float *x, const uint32_t *categories, uint32_t n_elements, ui
         }
         first += size ? size : 1;
     }
-    dense(x, rows, terms, n_in, 1, 1, w, b, n, y);
+    dense(chosen, x, rows, terms, n_in, 1, 1, w, b, n, y);
 }

@@ -1,5 +1,5 @@
 /* Hyperbolic tangents of the outputs of a layer. */
-static void activate_tanh(float *x, uint32_t n) {
+NETWORK void activate_tanh(int chosen, float *x, uint32_t n) {
     uint32_t i;
     for (i = 0; i < n; i++) {
         float_bits at, top, bottom, large, small;
@@ -9,10 +9,10 @@ static void activate_tanh(float *x, uint32_t n) {
         sign = at.bits & 0x80000000u;
         at.bits ^= sign;
         magnitude = at.number;
-        p = power(-2 * magnitude, &scale);
+        p = power(chosen, -2 * magnitude, &scale);
         is_large = magnitude > 0.55f ? 0xffffffffu : 0;
-        large.number = fused(scale, p, scale);
-        small.number = fused(scale, p, scale - 1);
+        large.number = fused(chosen, scale, p, scale);
+        small.number = fused(chosen, scale, p, scale - 1);
         z = 1 + large.number;
         k = 2 + small.number;
         large.number *= -2;
