@@ -1228,6 +1228,79 @@ mod tests {
         assert!(unnoticed.is_empty(), "{unnoticed:?}");
     }
 
+    /// Compares steps of an optimizer that begin with moments near the smallest.
+    fn compare_optimizers(device: &Device) {
+        let (stream, kernels) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap());
+        let smallest = 2f32.powi(-100);
+        // Some that decay to the smallest, or to its neighbours.
+        let around = |x: f32| (0..9).map(move |i| f32::from_bits(x.to_bits() - 4 + i));
+        let moments: Vec<f32> = [0.9, 0.99, 0.999]
+            .into_iter()
+            .flat_map(|decay| around(smallest / decay))
+            .chain([f32::from_bits(1), 1e-35, 1e-25])
+            .collect();
+        let n = moments.len();
+        let gradient: Vec<f32> = (0..n).map(|i| if i + 2 < n { 0.0 } else { 1e-20 }).collect();
+        for rule in [Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-5 }, Rule::RmsProp { alpha: 0.99, epsilon: 1e-5 }] {
+            let mut optimizer = Optimizer::new(rule, n);
+            let kept: Vec<_> = optimizer.moments().into_iter().map(|(name, _)| (name, moments.clone())).collect();
+            optimizer.load(&kept, StepCount { taken: 0, skipped: 0 }).unwrap();
+            let mut params = vec![0.5; n];
+            let [there, grads] = [&params[..], &gradient].map(|x| Buffer::of(device, x).unwrap());
+            let (mut there, mut of): (_, Vec<_>) = (there, kept.iter().map(|(_, x)| Buffer::of(device, x).unwrap()).collect());
+            let mut scratch = Buffer::zeros(device, LearnerKernels::sum_scratch(n)).unwrap();
+            let (mut squares, mut state) = (Buffer::<f64>::zeros(device, 1).unwrap(), LearnerState::new(device).unwrap());
+            let decay = match rule {
+                Rule::Adam { beta2, .. } => beta2,
+                Rule::RmsProp { alpha, .. } => alpha,
+            };
+            let settings = UpdateSettings {
+                learning_rate: 1e-2,
+                max_norm: 1e9,
+                beta1: 0.9,
+                beta2: decay,
+                epsilon: 1e-5,
+                ..UpdateSettings::default()
+            };
+            state.set_settings(&stream, &settings).unwrap();
+            kernels.begin(&stream, &mut state).unwrap();
+            // The loss of a sample is 0: nothing skips the step.
+            let slices = MinibatchSlices::new(1, 1, n, usize::MAX);
+            let terms = Buffer::zeros(device, PARTS).unwrap();
+            let mut tiles = Buffer::zeros(device, PARTS * slices.tiles()).unwrap();
+            for _ in 0..2 {
+                kernels.loss(&stream, &slices, &terms.view(), &tiles.view_mut(), &mut state).unwrap();
+                optimizer.step(&mut params, &gradient, 1e-2, 1e9).unwrap();
+                kernels.sum(&stream, &grads.view(), None, Terms::Squares, &scratch.view_mut(), &squares.view_mut()).unwrap();
+                kernels.step(&stream, &squares.view(), &mut state).unwrap();
+                match &mut of[..] {
+                    [m, v] => {
+                        let moments = [&m.view_mut(), &v.view_mut()];
+                        kernels.adam(&stream, &grads.view(), &there.view_mut(), moments, &state).unwrap();
+                    }
+                    of => kernels.rms_prop(&stream, &grads.view(), &there.view_mut(), &of[0].view_mut(), &state).unwrap(),
+                }
+                let expected = [vec![params.clone()], optimizer.vectors().map(<[f32]>::to_vec).collect()].concat();
+                for (found, expected) in [&there].into_iter().chain(&of).zip(expected) {
+                    assert_eq!(bits(&download(&stream, &found.view()).unwrap()), bits(&expected), "{device}, {rule:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn optimizers_on_a_device_have_the_cpus_bits() {
+        Device::for_tests().iter().for_each(compare_optimizers);
+        let mistakes = [
+            ["f32 first = settled(", "f32 first = ("],
+            ["f32 second = settled(", "f32 second = ("],
+            ["< 7.888609e-31f", "<= 7.888609e-31f"],
+            ["7.888609e-31f", "7.888610e-31f"],
+        ];
+        let unnoticed = Device::unnoticed("learner.cu", &mistakes, compare_optimizers);
+        assert!(unnoticed.is_empty(), "{unnoticed:?}");
+    }
+
     #[test]
     fn mistakes_planted_into_the_learners_kernels_are_noticed() {
         if !has_fma() {

@@ -16,6 +16,11 @@ use crate::{Error, Precision, kernel::sums};
 const MAX_SKIPPED: u64 = 3;
 /// Parameters that one thread updates at a time; fewer are no work for two.
 const CHUNK: usize = 1 << 15;
+/// Smallest moment that is kept, 2^-100.
+///
+/// Moments of a parameter whose gradient is 0, as those of a ReLU that is never active, shrink until they are subnormal, and some
+/// processors take a hundred times as long for such numbers.
+const SMALLEST_MOMENT: f32 = f32::from_bits((127 - 100) << 23);
 
 /// Update rule of an optimizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -247,20 +252,26 @@ impl Work for ChunkPass<'_, '_> {
                 let root_scale = (1.0 / correction2.sqrt()) as f32;
                 for (((p, g), m), v) in params.iter_mut().zip(*grads).zip(&mut **m).zip(&mut **v) {
                     let g = g * scale;
-                    *m = beta1 * *m + (1.0 - beta1) * g;
-                    *v = beta2 * *v + (1.0 - beta2) * (g * g);
+                    *m = settled(beta1 * *m + (1.0 - beta1) * g);
+                    *v = settled(beta2 * *v + (1.0 - beta2) * (g * g));
                     *p -= rate * *m / (v.sqrt() * root_scale + epsilon);
                 }
             }
             Rule::RmsProp { alpha, epsilon } => {
                 for ((p, g), v) in params.iter_mut().zip(*grads).zip(&mut **v) {
                     let g = g * scale;
-                    *v = alpha * *v + (1.0 - alpha) * (g * g);
+                    *v = settled(alpha * *v + (1.0 - alpha) * (g * g));
                     *p -= learning_rate * g / (v.sqrt() + epsilon);
                 }
             }
         }
     }
+}
+
+/// Returns a moment, or 0 if it is below [`SMALLEST_MOMENT`].
+#[inline(always)]
+fn settled(moment: f32) -> f32 {
+    if moment.abs() < SMALLEST_MOMENT { 0.0 } else { moment }
 }
 
 /// Returns the Euclidean norm.
@@ -302,6 +313,23 @@ mod tests {
         // v = 0.01 * 4 = 0.04, step = 0.1 * 2 / (0.2 + 1e-5)
         optimizer.step(&mut params, &[2.0], 0.1, f32::INFINITY).expect("finite");
         close(&params, &[1.0 - 0.2 / (0.2 + 1e-5)]);
+    }
+
+    #[test]
+    fn moments_that_shrink_end_at_zero_before_they_are_subnormal() {
+        for (rule, n_steps) in [(ADAM, 700), (RMS_PROP, 8_000)] {
+            let mut optimizer = Optimizer::new(rule, 2);
+            let mut params = [1.0, 1.0];
+            optimizer.step(&mut params, &[0.1, 0.1], 1e-3, f32::INFINITY).expect("finite");
+            let seen = params;
+            for _ in 0..n_steps {
+                optimizer.step(&mut params, &[0.0, 0.1], 1e-3, f32::INFINITY).expect("finite");
+                assert!(optimizer.vectors().flatten().all(|x| *x == 0.0 || x.is_normal()));
+            }
+            let first = optimizer.vectors().next().expect("a moment");
+            assert!(first[0] == 0.0 && first[1] > 0.0, "{first:?}");
+            assert!((params[0] - seen[0]).abs() < 0.02 && params[1] < seen[1] - 0.5, "{params:?}");
+        }
     }
 
     #[test]

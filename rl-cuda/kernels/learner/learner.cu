@@ -3,6 +3,7 @@
 //
 // Deterministic: every number has one owner.
 
+#include "math.cuh"
 #include "learner.cuh"
 #include "phases.cuh"
 
@@ -192,14 +193,19 @@ extern "C" __global__ void learner_step(const f64* squares, const Settings* sett
 }
 HOST_KERNEL(learner_step)
 
+// A moment, or 0 if it is below 2^-100: subnormal numbers are slow on some of the processors with which this keeps equal bits.
+__device__ inline f32 settled(f32 moment) {
+    return math::select(math::abs(moment) < 7.888609e-31f, 0.0f, moment);
+}
+
 // Adam (Kingma and Ba, 2015), unless the step is skipped. One thread per parameter.
 extern "C" __global__ void learner_adam(
     const f32* gradient, f32* params, f32* m, f32* v, const Settings* settings, const Totals* totals, u64 len) {
     u64 i = thread_number();
     if (i >= len || totals->go == 0.0f) return;
     f32 g = gradient[i] * totals->scale;
-    f32 first = settings->beta1 * m[i] + (1.0f - settings->beta1) * g;
-    f32 second = settings->beta2 * v[i] + (1.0f - settings->beta2) * (g * g);
+    f32 first = settled(settings->beta1 * m[i] + (1.0f - settings->beta1) * g);
+    f32 second = settled(settings->beta2 * v[i] + (1.0f - settings->beta2) * (g * g));
     m[i] = first;
     v[i] = second;
     params[i] -= totals->rate * first / (sqrtf(second) * totals->root_scale + settings->epsilon);
@@ -212,7 +218,7 @@ extern "C" __global__ void learner_rms_prop(
     u64 i = thread_number();
     if (i >= len || totals->go == 0.0f) return;
     f32 g = gradient[i] * totals->scale;
-    f32 second = settings->beta2 * v[i] + (1.0f - settings->beta2) * (g * g);
+    f32 second = settled(settings->beta2 * v[i] + (1.0f - settings->beta2) * (g * g));
     v[i] = second;
     params[i] -= settings->learning_rate * g / (sqrtf(second) + settings->epsilon);
 }
