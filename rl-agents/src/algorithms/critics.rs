@@ -97,9 +97,11 @@ impl Critics {
         let CriticSettings { rule, scale, batch_size: b, seed } = *settings;
         let online = TwinQ::new(obs, actions.len(), n, net, seed ^ SEED)?;
         let n_params = online.network().params().len();
+        let mut target = online.clone();
+        target.network_mut().only_forward();
         Ok(Self {
             optimizer: optimizer(rule, online.network()),
-            target: online.clone(),
+            target,
             online,
             scale,
             rows: vec![0.0; b * (obs.len() + actions.len())],
@@ -215,8 +217,8 @@ impl Critics {
     }
 
     /// Moves the targets by the fraction `tau` of the distance to the critics.
-    pub(crate) fn follow(&mut self, tau: f32) {
-        follow(self.target.network_mut(), self.online.network().params(), tau);
+    pub(crate) fn follow(&mut self, tau: f32, threads: Threads<'_>) {
+        follow(self.target.network_mut(), self.online.network().params(), tau, threads);
     }
 
     /// Allocates memory for the critics on a device.

@@ -335,7 +335,8 @@ impl Dqn {
             q_mean: 0.0,
         };
         let optimizer = optimizer(DqnConfig::RULE, network.network());
-        let target = network.clone();
+        let mut target = network.clone();
+        target.network_mut().only_forward();
         network.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
         let mut agent =
             Self { network, target, config, n_envs, optimizer, experience, memory, sums: Sums::default(), device: None };
@@ -646,8 +647,8 @@ impl Learns for Dqn {
         if let Some(device) = &mut self.device {
             return device.follow(tau);
         }
-        follow(self.target.network_mut(), self.network.params(), tau);
-        probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
+        let threads = Threads { pool: &Pool::default(), probe: self.experience.probe.as_ref() };
+        follow(self.target.network_mut(), self.network.params(), tau, threads);
         Ok(())
     }
 }

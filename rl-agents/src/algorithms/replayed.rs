@@ -17,7 +17,7 @@ use rl_envs::{ActionSpace, Pool, Purpose, Rng, Space, either, visit};
 
 use crate::agent::{NamedTensor, Observed, Replays};
 use crate::learner::descent::check_continues;
-use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::learner::optim::{CHUNK, Optimizer, Rule, StepCount};
 use crate::policy::network::Network;
 use crate::probe::{self, Probe, Stage, Threads};
 use crate::{Counters, Error, Snapshot, UpdateEvent, Watch};
@@ -410,13 +410,16 @@ pub(crate) fn optimizer(rule: Rule, network: &Network) -> Optimizer {
 }
 
 /// Moves a target network by the part `tau` of its way; 1: to a copy.
-pub(crate) fn follow(target: &mut Network, online: &[f32], tau: f32) {
-    target.change(|params| {
-        if tau == 1.0 {
-            params.copy_from_slice(online);
-        } else {
-            params.iter_mut().zip(online).for_each(|(target, &x)| *target += tau * (x - *target));
-        }
+pub(crate) fn follow(target: &mut Network, online: &[f32], tau: f32, threads: Threads<'_>) {
+    target.change_on(threads, |params| {
+        let mut chunks: Vec<_> = params.chunks_mut(CHUNK).zip(online.chunks(CHUNK)).collect();
+        threads.each(Stage::Optimizer, &mut chunks, &|(params, online)| {
+            if tau == 1.0 {
+                params.copy_from_slice(online);
+            } else {
+                params.iter_mut().zip(&**online).for_each(|(target, &x)| *target += tau * (x - *target));
+            }
+        });
     });
 }
 

@@ -388,9 +388,8 @@ impl Sac {
     }
 
     /// Moves the targets of the critics.
-    fn follow(&mut self) {
-        self.critics.follow(self.config.tau);
-        probe::report(self.experience.probe.as_ref(), Stage::Optimizer);
+    fn follow(&mut self, pool: &Pool) {
+        self.critics.follow(self.config.tau, Threads { pool, probe: self.experience.probe.as_ref() });
     }
 
     /// Ends the update, with priorities by its errors.
@@ -457,7 +456,7 @@ impl Learns for Sac {
         self.learn_critics(rate, pool)?;
         self.learn_actor(rate, pool)?;
         if follows {
-            self.follow();
+            self.follow(pool);
         }
         self.end(rate)
     }

@@ -221,9 +221,11 @@ impl Td3 {
             scratches: Vec::new(),
             slices: Slices::new(),
         };
+        let mut policy_target = policy.clone();
+        policy_target.network_mut().only_forward();
         policy.explore(config.action_noise, config.action_noise_std, config.learning_starts.div_ceil(n_envs as u64));
         Ok(Self {
-            policy_target: policy.clone(),
+            policy_target,
             optimizer: optimizer(rule, policy.network()),
             policy,
             critics,
@@ -337,11 +339,11 @@ impl Td3 {
     }
 
     /// Moves the targets of the actor and the critics.
-    fn follow(&mut self) {
+    fn follow(&mut self, pool: &Pool) {
         let Self { policy, policy_target, critics, config, experience, .. } = self;
-        follow(policy_target.network_mut(), policy.network().params(), config.tau);
-        critics.follow(config.tau);
-        probe::report(experience.probe.as_ref(), Stage::Optimizer);
+        let threads = Threads { pool, probe: experience.probe.as_ref() };
+        follow(policy_target.network_mut(), policy.network().params(), config.tau, threads);
+        critics.follow(config.tau, threads);
     }
 
     /// Ends the update, with priorities by its errors.
@@ -407,7 +409,7 @@ impl Learns for Td3 {
         self.learn_critics(rate, pool)?;
         if is_due {
             self.learn_actor(rate, pool)?;
-            self.follow();
+            self.follow(pool);
         }
         self.end(rate)
     }

@@ -309,6 +309,7 @@ impl Work for Backward<'_, '_> {
     #[inline(always)]
     fn run<S: Set>(self) {
         let Self { net, packed, readers, y, unit: Unit { panel, to, .. } } = self;
+        debug_assert!(net.goes_back, "the transposed weights are not packed");
         for (i, (layer, dz)) in readers.iter().enumerate() {
             layer.input_grad::<S>(*panel, packed, *dz, if i == 0 { Init::Zero } else { Init::Add }, to);
         }

@@ -70,6 +70,8 @@ pub(crate) struct Net {
     pub(crate) n_in: usize,
     pub(crate) packed_len: usize,
     pub(crate) grad_len: usize,
+    /// False if nothing goes back through the networks, whose transposed weights are then not packed.
+    pub(crate) goes_back: bool,
 }
 
 /// A piece of the packed parameters.
@@ -112,13 +114,14 @@ impl Net {
             let layers = first..layers.len();
             chains.push(Chain { layers, from: *from, cell, first: column * TILE, activated: mlp.is_trunk() });
         }
-        Self { encoder: stage, memory, layers, places, chains, activation, n_in, packed_len, grad_len }
+        Self { encoder: stage, memory, layers, places, chains, activation, n_in, packed_len, grad_len, goes_back: true }
     }
 
     /// Copies the parameters into the layouts of the kernel.
     pub(crate) fn pack(&self, params: &[f32], packed: &mut [f32], threads: Threads<'_>) {
         let pack = |(piece, to): &mut (Piece<'_>, &mut [f32])| match piece {
             Piece::Encoder(encoder) => encoder.pack(params, to),
+            Piece::Dense(_, Part::Transpose(_)) if !self.goes_back => {}
             Piece::Dense(layer, part) => layer.pack(*part, params, to),
         };
         if self.packed_len < MANY {

@@ -239,7 +239,7 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
         dispatch(isa, TileForward { net, packed, m, workspace, skip: None, probe });
         visit(isa, workspace.tile(net, range.clone()), &mut SliceLoss { loss, stats });
         report(probe, Stage::Loss);
-        dispatch(isa, TileBackward { net, packed, m, workspace, grads: Some(&mut *grads) });
+        dispatch(isa, TileBackward { net, packed, m, workspace, skip: None, grads: Some(&mut *grads) });
         if net.encoder.is_some() {
             dispatch(isa, EncoderBackward { net, packed, samples, range, workspace, grads });
         }
@@ -249,11 +249,13 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
 
 /// Runs samples forward, through `loss`, and backward to their inputs.
 ///
+/// Skips chain `skip`; no other chain may start from it.
 /// Passes the gradient of each input of a tile to `read`: the samples, the index of the input, and a number for each sample.
 pub(crate) fn input_gradient<F: EachTile>(
     PackedNet { isa, net, packed }: PackedNet<'_>,
     samples: Samples<'_>,
     n: usize,
+    skip: Option<usize>,
     workspace: &mut Workspace,
     mut loss: F,
     mut read: impl FnMut(Range<usize>, usize, &[f32]),
@@ -262,9 +264,9 @@ pub(crate) fn input_gradient<F: EachTile>(
         let range = start..(start + TILE).min(n);
         let m = range.len();
         dispatch(isa, TileInputs { net, packed, samples, range: range.clone(), workspace, learning: false, probe: None });
-        dispatch(isa, TileForward { net, packed, m, workspace, skip: None, probe: None });
+        dispatch(isa, TileForward { net, packed, m, workspace, skip, probe: None });
         visit(isa, workspace.tile(net, range.clone()), &mut loss);
-        dispatch(isa, TileBackward { net, packed, m, workspace, grads: None });
+        dispatch(isa, TileBackward { net, packed, m, workspace, skip, grads: None });
         let mut numbers = [0.0; TILE];
         for j in 0..net.n_in {
             let from = workspace.input_grads[column(j, TILE, 0)..].iter().step_by(PANEL);
@@ -390,6 +392,7 @@ pub(crate) struct TileBackward<'a> {
     /// Number of samples.
     pub(crate) m: usize,
     pub(crate) workspace: &'a mut Workspace,
+    pub(crate) skip: Option<usize>,
     pub(crate) grads: Option<&'a mut [f32]>,
 }
 
@@ -398,12 +401,13 @@ impl Work for TileBackward<'_> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, packed, m, workspace, mut grads } = self;
+        let Self { net, packed, m, workspace, skip, mut grads } = self;
+        debug_assert!(net.goes_back, "the transposed weights are not packed");
         for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
             grad.fill(0.0);
         }
         workspace.input_grads.fill(0.0);
-        for index in (0..net.chains.len()).rev() {
+        for index in (0..net.chains.len()).rev().filter(|index| Some(*index) != skip) {
             chain_backward::<S>(net, index, packed, m, workspace, grads.as_deref_mut());
         }
     }

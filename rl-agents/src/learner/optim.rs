@@ -15,7 +15,7 @@ use crate::{Error, Precision, kernel::sums};
 /// Number of consecutive skipped steps after which learning stops.
 const MAX_SKIPPED: u64 = 3;
 /// Parameters that one thread updates at a time; fewer are no work for two.
-const CHUNK: usize = 1 << 15;
+pub(crate) const CHUNK: usize = 1 << 15;
 /// Smallest moment that is kept, 2^-100.
 ///
 /// Moments of a parameter whose gradient is 0, as those of a ReLU that is never active, shrink until they are subnormal, and some

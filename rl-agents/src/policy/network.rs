@@ -330,6 +330,11 @@ impl Network {
         head + usize::from(self.shape.trunk.is_some())
     }
 
+    /// Makes the network one through which nothing goes back, such as a target network.
+    pub(crate) fn only_forward(&mut self) {
+        self.kernel.iter_mut().for_each(|kernel| kernel.net.goes_back = false);
+    }
+
     /// Changes the parameters, and with them the version.
     pub(crate) fn change<R>(&mut self, f: impl FnOnce(&mut [f32]) -> R) -> R {
         self.change_on(Threads::of(&Pool::default()), f)

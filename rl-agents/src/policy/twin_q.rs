@@ -132,20 +132,22 @@ impl TwinQ {
         self.network.each_slice(n, pool, scratches, part, &|range: Range<usize>, (q, d_actions), scratch| {
             let workspace = scratch.get::<InputScratch>().0.get_or_insert_with(|| Workspace::of_inputs(kernel.net));
             let samples = self.network.samples(ObsSlice::F32(&rows[range.start * d..range.end * d]), None);
+            let needed = if value == Value::First { &chains[..1] } else { chains };
             let loss = |tile: &mut Tile<'_>| {
-                let (all, m) = (columns(tile, chains), tile.samples.len());
-                let [one, other] = [all[0], all[chains.len() - 1]];
-                let is_first = |s: usize| value == Value::First || one[s] <= other[s];
+                let (all, m) = (columns(tile, needed), tile.samples.len());
+                let [one, other] = [all[0], all[needed.len() - 1]];
+                let is_first = |s: usize| one[s] <= other[s] || needed.len() == 1;
                 for (s, i) in tile.samples.clone().enumerate() {
                     q[i] = if is_first(s) { one[s] } else { other[s] };
                 }
                 let first: [f32; TILE] = std::array::from_fn(|s| f32::from(is_first(s)));
                 tile.set_grad(chains[0], 0, &first[..m]);
-                if let Some(&second) = chains.get(1) {
+                if let Some(&second) = needed.get(1) {
                     tile.set_grad(second, 0, &first.map(|x| 1.0 - x)[..m]);
                 }
             };
-            tile::input_gradient(kernel, samples, range.len(), workspace, loss, |samples, j, numbers| {
+            let skip = chains[needed.len()..].first().copied();
+            tile::input_gradient(kernel, samples, range.len(), skip, workspace, loss, |samples, j, numbers| {
                 if let Some(j) = j.checked_sub(d - a) {
                     samples.zip(numbers).for_each(|(i, &number)| d_actions[i * a + j] = number);
                 }
