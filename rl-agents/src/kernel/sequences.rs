@@ -84,7 +84,7 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
             dispatch(isa, TileForward { net, packed, m: range.len(), workspace, skip: None, probe });
             visit(isa, workspace.tile(net, range.clone()), &mut SliceLoss { loss, stats });
             report(probe, Stage::Loss);
-            dispatch(isa, TileBackward { net, packed, m: range.len(), workspace, skip: None, grads: Some(&mut *grads) });
+            dispatch(isa, TileBackward { net, packed, m: range.len(), workspace, grads: &mut *grads });
             workspace.set_memory_grads(stage, &rows);
             report(probe, Stage::Backward);
         }

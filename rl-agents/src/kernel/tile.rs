@@ -239,7 +239,7 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
         dispatch(isa, TileForward { net, packed, m, workspace, skip: None, probe });
         visit(isa, workspace.tile(net, range.clone()), &mut SliceLoss { loss, stats });
         report(probe, Stage::Loss);
-        dispatch(isa, TileBackward { net, packed, m, workspace, skip: None, grads: Some(&mut *grads) });
+        dispatch(isa, TileBackward { net, packed, m, workspace, grads: &mut *grads });
         if net.encoder.is_some() {
             dispatch(isa, EncoderBackward { net, packed, samples, range, workspace, grads });
         }
@@ -249,8 +249,9 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
 
 /// Runs samples forward, through `loss`, and backward to their inputs.
 ///
-/// Skips chain `skip`; no other chain may start from it.
-/// Passes the gradient of each input of a tile to `read`: the samples, the index of the input, and a number for each sample.
+/// The loss gives a sample a gradient in one chain and zeros in the others, so a chain goes back with its own samples alone. No
+/// chain may start from another. Skips chain `skip`. Passes the gradients to `read`: samples, the index of an input, and a number
+/// for each sample.
 pub(crate) fn input_gradient<F: EachTile>(
     PackedNet { isa, net, packed }: PackedNet<'_>,
     samples: Samples<'_>,
@@ -258,21 +259,43 @@ pub(crate) fn input_gradient<F: EachTile>(
     skip: Option<usize>,
     workspace: &mut Workspace,
     mut loss: F,
-    mut read: impl FnMut(Range<usize>, usize, &[f32]),
+    mut read: impl FnMut(&[usize], usize, &[f32]),
 ) {
     for start in (0..n).step_by(TILE) {
         let range = start..(start + TILE).min(n);
         let m = range.len();
         dispatch(isa, TileInputs { net, packed, samples, range: range.clone(), workspace, learning: false, probe: None });
         dispatch(isa, TileForward { net, packed, m, workspace, skip, probe: None });
-        visit(isa, workspace.tile(net, range.clone()), &mut loss);
-        dispatch(isa, TileBackward { net, packed, m, workspace, skip, grads: None });
-        let mut numbers = [0.0; TILE];
-        for j in 0..net.n_in {
-            let from = workspace.input_grads[column(j, TILE, 0)..].iter().step_by(PANEL);
-            numbers.iter_mut().zip(from).take(range.len()).for_each(|(to, from)| *to = *from);
-            read(range.clone(), j, &numbers[..range.len()]);
+        visit(isa, workspace.tile(net, range), &mut loss);
+        for (chain, of) in net.chains.iter().enumerate().filter(|(chain, _)| Some(*chain) != skip) {
+            let (mut own, mut len) = ([0; TILE], 0);
+            for s in 0..m {
+                own[len] = s;
+                let grads = &workspace.out_grads[chain];
+                len += usize::from((0..net.layers[of.last()].n_out).any(|j| grads[column(j, TILE, s)] != 0.0));
+            }
+            if len == 0 {
+                continue;
+            }
+            let own = &mut own[..len];
+            gather(own, &mut workspace.out_grads[chain]);
+            workspace.outputs[of.layers.clone()].iter_mut().for_each(|outputs| gather(own, outputs));
+            dispatch(isa, InputGradient { net, chain, packed, m: len, workspace });
+            own.iter_mut().for_each(|s| *s += start);
+            let mut numbers = [0.0; TILE];
+            for j in 0..net.n_in {
+                let from = workspace.input_grads[column(j, TILE, 0)..].iter().step_by(PANEL);
+                numbers.iter_mut().zip(from).take(len).for_each(|(to, from)| *to = *from);
+                read(own, j, &numbers[..len]);
+            }
         }
+    }
+}
+
+/// Moves rows, in ascending order, to the beginning of a matrix of a tile.
+fn gather(rows: &[usize], matrix: &mut [f32]) {
+    for panel in matrix.chunks_exact_mut(TILE * PANEL) {
+        rows.iter().enumerate().for_each(|(to, from)| panel.copy_within(from * PANEL..(from + 1) * PANEL, to * PANEL));
     }
 }
 
@@ -385,15 +408,14 @@ impl Work for TileForward<'_> {
 
 /// A tile on its way back through the dense layers.
 ///
-/// Adds its gradient to the slice's, if there is one.
+/// Adds its gradient to the slice's.
 pub(crate) struct TileBackward<'a> {
     pub(crate) net: &'a Net,
     pub(crate) packed: &'a [f32],
     /// Number of samples.
     pub(crate) m: usize,
     pub(crate) workspace: &'a mut Workspace,
-    pub(crate) skip: Option<usize>,
-    pub(crate) grads: Option<&'a mut [f32]>,
+    pub(crate) grads: &'a mut [f32],
 }
 
 impl Work for TileBackward<'_> {
@@ -401,15 +423,37 @@ impl Work for TileBackward<'_> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, packed, m, workspace, skip, mut grads } = self;
+        let Self { net, packed, m, workspace, grads } = self;
         debug_assert!(net.goes_back, "the transposed weights are not packed");
         for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
             grad.fill(0.0);
         }
         workspace.input_grads.fill(0.0);
-        for index in (0..net.chains.len()).rev().filter(|index| Some(*index) != skip) {
-            chain_backward::<S>(net, index, packed, m, workspace, grads.as_deref_mut());
+        for index in (0..net.chains.len()).rev() {
+            chain_backward::<S>(net, index, packed, m, workspace, Some(&mut *grads));
         }
+    }
+}
+
+/// Samples on their way back through a chain to its inputs.
+struct InputGradient<'a> {
+    net: &'a Net,
+    chain: usize,
+    packed: &'a [f32],
+    /// Number of samples.
+    m: usize,
+    workspace: &'a mut Workspace,
+}
+
+impl Work for InputGradient<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(self) {
+        let Self { net, chain, packed, m, workspace } = self;
+        debug_assert!(net.goes_back, "the transposed weights are not packed");
+        workspace.input_grads.fill(0.0);
+        chain_backward::<S>(net, chain, packed, m, workspace, None);
     }
 }
 

@@ -149,7 +149,7 @@ impl TwinQ {
             let skip = chains[needed.len()..].first().copied();
             tile::input_gradient(kernel, samples, range.len(), skip, workspace, loss, |samples, j, numbers| {
                 if let Some(j) = j.checked_sub(d - a) {
-                    samples.zip(numbers).for_each(|(i, &number)| d_actions[i * a + j] = number);
+                    samples.iter().zip(numbers).for_each(|(i, number)| d_actions[i * a + j] = *number);
                 }
             });
             Ok(())
@@ -165,4 +165,39 @@ pub(crate) fn columns(tile: &Tile<'_>, chains: &[usize]) -> [[f32; TILE]; 2] {
         tile.column(chain, 0, &mut q[..tile.samples.len()]);
     }
     q
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::bits;
+    use rl_envs::{Purpose, Rng};
+
+    #[test]
+    fn gradients_of_many_rows_are_those_of_each_row() {
+        let (d, a) = (3, 2);
+        let obs = Space::vector(&vec![-1.0; d], &vec![1.0; d]);
+        let mut rng = Rng::new(5, 0, 0, Purpose::Init);
+        for (n_networks, value) in [(1, Value::First), (2, Value::First), (2, Value::Least)] {
+            let critics = TwinQ::new(&obs, a, n_networks, &NetConfig { hidden: vec![70, 9], ..NetConfig::default() }, 7).unwrap();
+            let gradient = |rows: &[f32]| {
+                let n = rows.len() / (d + a);
+                let (mut q, mut d_actions) = (vec![0.0; n], vec![f32::NAN; n * a]);
+                critics.gradient(value, rows, &Pool::default(), &mut Vec::new(), &mut q, &mut d_actions).unwrap();
+                (q, d_actions)
+            };
+            for n in [1, 2, 96, 200] {
+                let rows: Vec<f32> = (0..n * (d + a)).map(|_| rng.uniform_in(-1.0, 1.0)).collect();
+                let (q, d_actions) = gradient(&rows);
+                let each: Vec<_> = rows.chunks(d + a).map(gradient).collect();
+                assert_eq!(bits(&q), each.iter().map(|(q, _)| q[0].to_bits()).collect::<Vec<_>>());
+                let each: Vec<f32> = each.into_iter().flat_map(|(_, d_actions)| d_actions).collect();
+                assert_eq!(bits(&d_actions), bits(&each), "{n_networks} networks, {value:?}, {n} rows");
+            }
+            let mut least = [0.0];
+            critics.least(&[0.1, -0.2, 0.3, 0.5, -0.5], &Pool::default(), &mut Vec::new(), &mut least).unwrap();
+            let (q, _) = gradient(&[0.1, -0.2, 0.3, 0.5, -0.5]);
+            assert!(if value == Value::Least { q == least } else { q[0] >= least[0] });
+        }
+    }
 }
