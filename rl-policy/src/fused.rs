@@ -5,7 +5,7 @@
 //! side of a midpoint between two f32 the sum is. There, the sum is rounded to odd instead, which keeps the side (Boldo and
 //! Melquiond, "Emulation of FMA and correctly rounded sums", IEEE Transactions on Computers 2008).
 
-/// True if a multiply-add of the standard library is one instruction on every processor of the target.
+/// True if every processor of the target has a multiply-add.
 const IS_INSTRUCTION: bool = cfg!(all(feature = "std", any(target_feature = "fma", target_arch = "aarch64")));
 
 #[cfg(all(target_arch = "x86", not(target_feature = "sse2")))]

@@ -5,8 +5,8 @@
 //!   counter-based random numbers ([`Choice`]). [`stack`] keeps the latest frames of a policy that sees several,
 //!   [`Policy::reset`] starts an episode of one that remembers.
 //! - Actions and outputs have the same bits on every machine, those of the trainer's evaluation.
-//! - A damaged file is an [`Error`]. No file makes the loader panic. `unsafe` code is forbidden; with the feature `std`, one call has
-//!   it, of code for x86-64 processors that fuse multiply-adds.
+//! - A damaged file is an [`Error`]. No file makes the loader panic.
+//! - `unsafe` code is forbidden. The feature `std` has one unsafe call, of code for x86-64 processors that fuse multiply-adds.
 //!
 //! With the feature `write`, `Exported` is a policy as data, and `write` has its writers. The crate stands alone because
 //! those that train carry candle and threads, which a loader for `no_std` must not.

@@ -531,6 +531,13 @@ unsafe fn block<V: Vector, const M: usize, const N: usize>(
                 (0..TERMS).step_by(LANES).for_each(|at| V::prefetch(next.wrapping_add(at)));
             }
         }
+        // The weights of the next part, some of them with each block.
+        if terms.end - terms.start == TERMS {
+            let next = b.data.as_ptr().wrapping_add(terms.end * b.stride + column);
+            for row in i / 2..(i + M) / 2 {
+                (0..N * V::LEN).step_by(LANES).for_each(|at| V::prefetch(next.wrapping_add(row % TERMS * b.stride + at)));
+            }
+        }
         let mut sums = [[V::splat(0.0); N]; M];
         if let Init::Bias(bias) = init {
             sums = [std::array::from_fn(|v| V::load(bias.as_ptr().add(column + v * V::LEN))); M];

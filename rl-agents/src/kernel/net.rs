@@ -70,7 +70,9 @@ pub(crate) struct Net {
     pub(crate) n_in: usize,
     pub(crate) packed_len: usize,
     pub(crate) grad_len: usize,
-    /// False if nothing goes back through the networks, whose transposed weights are then not packed.
+    /// False if only outputs are wanted.
+    ///
+    /// Transposed weights are then not packed.
     pub(crate) goes_back: bool,
 }
 
