@@ -19,7 +19,7 @@ pub(crate) const CHUNK: usize = 1 << 15;
 /// Smallest moment that is kept, 2^-100.
 ///
 /// Moments of a parameter whose gradient is 0, as those of a ReLU that is never active, shrink until they are subnormal, and some
-/// processors take a hundred times as long for such numbers.
+/// processors are far slower with such numbers.
 const SMALLEST_MOMENT: f32 = f32::from_bits((127 - 100) << 23);
 
 /// Update rule of an optimizer.

@@ -1,6 +1,6 @@
 /* A convolution with a square kernel; outputs are (rows, columns, channels). */
-NETWORK void convolve(int chosen, const float *x, uint32_t channels, uint32_t height, uint32_t width, uint32_t kernel, uint32_t stride, int planes,
-                     float *patch, const float *w, const float *b, uint32_t n, float *y) {
+NETWORK void convolve(int chosen, const float *x, uint32_t channels, uint32_t height, uint32_t width, uint32_t kernel,
+                      uint32_t stride, int planes, float *patch, const float *w, const float *b, uint32_t n, float *y) {
     uint32_t row, column, c, i, j;
     for (row = 0; row + kernel <= height; row += stride) {
         for (column = 0; column + kernel <= width; column += stride, y += n) {

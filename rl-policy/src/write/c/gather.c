@@ -1,6 +1,6 @@
 /* A first layer with categories: each category of an element selects a row of the weights. */
-NETWORK void gather(int chosen, float *x, const uint32_t *categories, uint32_t n_elements, uint32_t n_in, uint32_t *rows, const float *w,
-                   const float *b, uint32_t n, float *y) {
+NETWORK void gather(int chosen, float *x, const uint32_t *categories, uint32_t n_elements, uint32_t n_in, uint32_t *rows,
+                    const float *w, const float *b, uint32_t n, float *y) {
     uint32_t i, first = 0, terms = 0;
     for (i = 0; i < n_elements; i++) {
         uint32_t size = categories[i];
