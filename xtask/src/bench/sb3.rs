@@ -3,8 +3,8 @@
 //! Both have Stable-Baselines3's default settings, but SAC and TD3 learn after 1,000 env steps (default 100), and TD3 explores
 //! with noise (default none). `cargo xtask bench --sb3` measures PPO's speed in runs that alternate, and
 //! writes `bench/sb3.md`. `cargo xtask bench --sb3-returns ppo|continuous` trains over several seeds, two trainings at a time,
-//! and writes `bench/sb3-returns.md` or `bench/sb3-continuous.md`; it takes hours. Trainings in the journal
-//! `target/sb3-runs/returns.jsonl` are not repeated: delete it after a change of what is trained.
+//! and writes `bench/sb3-returns.md` or `bench/sb3-continuous.md`; it takes hours. Each training is a line of the journal beside the
+//! record, `bench/sb3-returns.jsonl` or `bench/sb3-continuous.jsonl`, and is not repeated: delete it after a change of what is trained.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -131,11 +131,12 @@ pub(crate) fn measure_returns(root: &Path, of: ReturnsOf) -> Result<()> {
          | algorithm | environment | env steps | seeds | ours | theirs | difference |\n|---|---|---|---|---|---|---|\n",
         machine(root)
     );
+    let record = root.join(file);
     let write = |returns: &[Value]| {
         let rows: String = cases.iter().filter_map(|case| case.row(returns)).collect();
-        Ok(fs::write(root.join(file), format!("{heading}{rows}"))?)
+        Ok(fs::write(&record, format!("{heading}{rows}"))?)
     };
-    Peers { root, python: &python }.returns(cases, &write)
+    Peers { root, python: &python }.returns(cases, &record.with_extension("jsonl"), &write)
 }
 
 /// Builds both programs; returns the Python of theirs.
@@ -177,14 +178,12 @@ impl Peers<'_> {
         Ok(format!("{} | {theirs_of} | {:.1}", k_range(ours), ours.0 / theirs.0))
     }
 
-    /// Trains over all seeds that are not in the journal yet, two trainings at a time.
+    /// Trains over all seeds that are not in the journal at `path` yet, two trainings at a time.
     ///
     /// `write` receives the journal whenever a training has ended. A seed is trained in all cases before the next.
-    fn returns(self, cases: &[Case], write: &(dyn Fn(&[Value]) -> Result<()> + Sync)) -> Result<()> {
-        let dir = self.root.join("target/sb3-runs");
-        fs::create_dir_all(&dir)?;
-        let path = dir.join("returns.jsonl");
-        let before = read(&path)?;
+    fn returns(self, cases: &[Case], path: &Path, write: &(dyn Fn(&[Value]) -> Result<()> + Sync)) -> Result<()> {
+        fs::create_dir_all(self.root.join("target/sb3-runs"))?;
+        let before = read(path)?;
         write(&before)?;
         let open = (0..cases.iter().map(|case| case.seeds).max().unwrap_or(0))
             .flat_map(|k| cases.iter().filter(move |case| k < case.seeds).map(move |case| (*case, k * SEED_STRIDE)))
@@ -204,7 +203,7 @@ impl Peers<'_> {
                 let line = json!({"algo": algo, "env": env, "env_steps": steps, "who": who, "seed": seed, "return_mean": mean});
                 println!("{line}");
                 let mut journal = journal.lock().ok().context("a training panicked")?;
-                let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
+                let mut file = OpenOptions::new().create(true).append(true).open(path)?;
                 file.write_all(format!("{line}\n").as_bytes())?;
                 journal.push(line);
                 write(&journal)?;
