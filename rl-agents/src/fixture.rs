@@ -1,8 +1,10 @@
 //! Rollouts, policies and gradient checks that the tests of the losses share.
 
+use std::marker::PhantomData;
+
 use candle_core::{DType, Device, Tensor, Var};
 use rl_buffer::{ActionKind, Rollout, RolloutShape};
-use rl_envs::{Action, ActionSpace, Env, Pool, Purpose, Rng, Space, Step, cartpole::CartPole, visit};
+use rl_envs::{Action, ActionSpace, Element, Env, Part, Pool, Purpose, Rng, Space, Step, cartpole::CartPole, visit};
 
 use crate::learner::batch::{Minibatch, SequenceBatch, TensorBatch};
 use crate::learner::targets::Targets;
@@ -20,6 +22,68 @@ pub(crate) enum Case {
 
 impl Case {
     pub(crate) const ALL: [Self; 4] = [Self::Discrete, Self::Masked, Self::Continuous, Self::Heads];
+}
+
+/// One step, whose reward is best for one action: what is seen tells which.
+///
+/// A picture (1, 4, 5) of one spot, in bytes; as f32 a picture between a category of 3 and a number, which tells which of the two
+/// counts.
+#[derive(Clone, Default)]
+pub(crate) struct Gaze<T> {
+    /// Category, spot, number.
+    seen: [u8; 3],
+    kind: PhantomData<T>,
+}
+
+impl<T: Element + From<u8>> Env for Gaze<T> {
+    type Obs = T;
+    type State = ();
+
+    fn observation_space(&self) -> Space {
+        if size_of::<T>() == 1 {
+            return Space::bytes(&[1, 4, 5], 255, 0.5);
+        }
+        let part = |name: &str, shape: &[usize]| Part { name: name.into(), shape: shape.into() };
+        let parts = [part("kind", &[1]), part("camera", &[1, 4, 5]), part("place", &[1])];
+        let mut categories = [0; 22];
+        categories[0] = 3;
+        Space::vector(&[0.0; 22], &[1.0; 22]).with_categories(&categories).with_parts(&parts)
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        ActionSpace::Continuous { low: vec![-2.0], high: vec![2.0] }
+    }
+
+    fn reset(&mut self, rng: &mut Rng, obs: &mut [T]) {
+        self.seen = [rng.below(3) as u8, rng.below(20) as u8, if size_of::<T>() == 1 { 1 } else { rng.below(2) as u8 }];
+        let [kind, spot, place] = self.seen;
+        obs.fill(0.into());
+        let camera = if let [first, camera @ .., last] = obs
+            && size_of::<T>() > 1
+        {
+            (*first, *last) = (kind.into(), place.into());
+            camera
+        } else {
+            obs
+        };
+        camera[usize::from(spot)] = 2.into();
+    }
+
+    fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [T]) -> Step {
+        let Action::Continuous(action) = action else { panic!("continuous") };
+        let [kind, spot, place] = self.seen;
+        let best = if place == 0 { f32::from(kind) - 1.0 } else { f32::from(u8::from(spot >= 10)) * 2.0 - 1.0 };
+        self.reset(rng, obs);
+        Step { reward: -(action[0] - best).powi(2), terminated: true, truncated: false }
+    }
+
+    fn state(&self) -> Option<()> {
+        None
+    }
+
+    fn set_state(&mut self, (): ()) -> Result<(), rl_envs::Error> {
+        Ok(())
+    }
 }
 
 /// Four numbers that drift with three continuous actions and noise.

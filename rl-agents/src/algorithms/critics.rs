@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::{ActionSlice, Batch, ObsSlice};
-use rl_envs::{ActionSpace, Pool, Purpose, Space, rng};
+use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Space, either, rng};
 
 use crate::agent::Divergence;
 use crate::algorithms::replayed::{Experience, follow, optimizer, step, tensors};
+use crate::device::descent::unsupported;
 use crate::device::replayed::actor_critics::DeviceActorCritics;
 use crate::device::replayed::critics::DeviceCritics;
 use crate::device::replayed::minibatches::Repeated;
@@ -30,6 +31,10 @@ pub(crate) struct Critics {
     optimizer: Optimizer,
     /// Factor of the squared errors.
     scale: f32,
+    /// Factor that bytes of observations are multiplied by.
+    obs_scale: f32,
+    /// True if observations are plain numbers, the only ones that a device's critics read.
+    numbers: bool,
     rows: Vec<f32>,                // (B, D + A)
     pub(crate) q: Vec<f32>,        // (B)
     pub(crate) targets: Vec<f32>,  // (B)
@@ -104,6 +109,8 @@ impl Critics {
             target,
             online,
             scale,
+            obs_scale: obs.scale(),
+            numbers: obs.dtype() == Dtype::F32 && obs.categories().is_empty() && net.conv.is_empty(),
             rows: vec![0.0; b * (obs.len() + actions.len())],
             q: vec![0.0; b],
             targets: vec![0.0; b],
@@ -119,9 +126,9 @@ impl Critics {
     /// `actions`, (B, A), are between -1 and 1.
     ///
     /// # Errors
-    /// [`Error::ObsKind`] for observations that are bytes; errors of candle.
+    /// Errors of candle.
     pub(crate) fn value_by_target(&mut self, obs: ObsSlice<'_>, actions: &[f32], pool: &Pool) -> Result<(), Error> {
-        join(obs, actions, self.q.len(), &mut self.rows)?;
+        join(obs, self.obs_scale, actions, self.q.len(), &mut self.rows);
         self.target.least(&self.rows, pool, &mut self.scratches[0], &mut self.q)
     }
 
@@ -130,7 +137,7 @@ impl Critics {
     /// `actions` and `d_actions` are (B, A), between -1 and 1.
     ///
     /// # Errors
-    /// Errors of [`TwinQ::gradient`] and [`Critics::value_by_target`].
+    /// Errors of [`TwinQ::gradient`].
     pub(crate) fn value(
         &mut self,
         value: Value,
@@ -139,7 +146,7 @@ impl Critics {
         pool: &Pool,
         d_actions: &mut [f32],
     ) -> Result<(), Error> {
-        join(obs, actions, self.q.len(), &mut self.rows)?;
+        join(obs, self.obs_scale, actions, self.q.len(), &mut self.rows);
         self.online.gradient(value, &self.rows, pool, &mut self.scratches[1], &mut self.q, d_actions)
     }
 
@@ -156,10 +163,10 @@ impl Critics {
         rate: f32,
         threads: Threads<'_>,
     ) -> Result<(f32, Option<f32>), Error> {
-        let Self { online, optimizer, scale, rows, targets, errors, gradient, slices, .. } = self;
+        let Self { online, optimizer, scale, obs_scale, rows, targets, errors, gradient, slices, .. } = self;
         let (columns, n) = (batch.columns(), targets.len());
         let ActionSlice::Continuous(actions) = columns.actions else { return Err(Error::ActionKind) };
-        join(columns.obs, actions, n, rows)?;
+        join(columns.obs, *obs_scale, actions, n, rows);
         let a = actions.len() / n;
         let len = rows.len() / n;
         for row in rows.chunks_exact_mut(len) {
@@ -210,8 +217,8 @@ impl Critics {
             return Ok(());
         }
         let minibatch = tensors(batch, &self.targets, |obs| {
-            let ObsSlice::F32(obs) = obs else { return Err(Error::ObsKind) };
-            Ok(Tensor::from_slice(obs, (self.q.len(), obs.len() / self.q.len()), &Device::Cpu)?)
+            let n = self.q.len();
+            Ok(either!(Obs, obs, |obs| Tensor::from_slice(obs, (n, obs.len() / n), &Device::Cpu))?)
         })?;
         Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &[(name, loss)], minibatch))))
     }
@@ -226,8 +233,11 @@ impl Critics {
     /// `bounds` are the middle and half of the range of each dimension of an action.
     ///
     /// # Errors
-    /// Errors of [`DeviceCritics::new`].
+    /// Errors of [`DeviceCritics::new`]; [`Error::Setting`] for observations that are no plain numbers.
     pub(crate) fn on_device(&self, device: &rl_cuda::Device, bounds: &[[f32; 2]]) -> Result<DeviceCritics, Error> {
+        if !self.numbers {
+            return Err(unsupported("the kind of the observations", "pictures, bytes or categories".into()));
+        }
         DeviceCritics::new(device, &self.online, self.scale, bounds, self.q.len())
     }
 
@@ -449,14 +459,17 @@ pub(crate) fn draw_noise(seed: u64, update: u64, first: u32, a: usize, noise: &m
 }
 
 /// Writes rows (B, D + A) of observations (B, D) and actions (B, A).
-fn join(obs: ObsSlice<'_>, actions: &[f32], n: usize, rows: &mut [f32]) -> Result<(), Error> {
-    let ObsSlice::F32(obs) = obs else { return Err(Error::ObsKind) };
-    let (d, a) = (obs.len() / n, actions.len() / n);
-    for ((row, obs), action) in rows.chunks_exact_mut(d + a).zip(obs.chunks_exact(d)).zip(actions.chunks_exact(a)) {
-        row[..d].copy_from_slice(obs);
+///
+/// Bytes are multiplied by `scale`.
+fn join(obs: ObsSlice<'_>, scale: f32, actions: &[f32], n: usize, rows: &mut [f32]) {
+    let (d, a) = (rows.len() / n - actions.len() / n, actions.len() / n);
+    for ((i, row), action) in rows.chunks_exact_mut(d + a).enumerate().zip(actions.chunks_exact(a)) {
+        match obs.rows(i..i + 1, d) {
+            ObsSlice::F32(obs) => row[..d].copy_from_slice(obs),
+            ObsSlice::U8(obs) => row.iter_mut().zip(obs).for_each(|(to, &x)| *to = f32::from(x) * scale),
+        }
         row[d..].copy_from_slice(action);
     }
-    Ok(())
 }
 
 /// Counters as numbers of a snapshot, each in four parts of 16 bits.

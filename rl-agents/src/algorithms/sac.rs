@@ -553,9 +553,10 @@ impl Shareable for Sac {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::Gaze;
     use crate::{Activation, Collector, LearnerKind, NetConfig};
     use candle_core::Device;
-    use rl_envs::pendulum::Pendulum;
+    use rl_envs::{Env, pendulum::Pendulum};
 
     const N_ENVS: usize = 3;
 
@@ -564,11 +565,22 @@ mod tests {
     }
 
     fn agent(config: SacConfig, learner: LearnerKind, hidden: &[usize]) -> (Sac, Collector) {
-        let collector = Collector::new(N_ENVS, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        agent_in(&Pendulum::default(), config, learner, hidden, &[])
+    }
+
+    fn agent_in(
+        env: &(impl Env + 'static),
+        config: SacConfig,
+        learner: LearnerKind,
+        hidden: &[usize],
+        conv: &[[usize; 3]],
+    ) -> (Sac, Collector) {
+        let collector = Collector::new(N_ENVS, env, &Pool::new(1).unwrap(), 1).unwrap();
         // The critics are one unit wider.
         let critic_hidden = Some(hidden.iter().map(|units| units + 1).collect());
-        let activation = Activation::Relu;
-        let net = NetConfig { hidden: hidden.to_vec(), critic_hidden, learner, activation, ..NetConfig::default() };
+        let activation = if conv.is_empty() { Activation::Relu } else { Activation::Tanh };
+        let (hidden, conv) = (hidden.to_vec(), conv.to_vec());
+        let net = NetConfig { conv, hidden, critic_hidden, learner, activation, ..NetConfig::default() };
         let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
         let policy = SquashedGaussian::new(&obs, &actions, &net, 5).unwrap();
         (Sac::new(policy, config, &obs, &actions, N_ENVS, 7).unwrap(), collector)
@@ -595,24 +607,80 @@ mod tests {
     #[test]
     fn an_update_of_the_kernel_is_that_of_candle() {
         for (hidden, prioritized) in [(&[17, 9][..], false), (&[64, 64], true), (&[], false), (&[256, 256], false)] {
-            let [mut fused, mut reference] = [LearnerKind::Fused, LearnerKind::Reference].map(|learner| {
-                let config = SacConfig { learning_starts: MAX_STEPS as u64, prioritized, n_steps: 2, ..config() };
-                let (mut agent, mut collector) = agent(config, learner, hidden);
-                train(&mut agent, &mut collector, 30, &Pool::new(1).unwrap());
-                agent
-            });
-            let pool = Pool::new(2).unwrap();
-            for round in 0..3 {
-                [&mut fused, &mut reference].into_iter().for_each(|agent| agent.learn(0.5, &pool).unwrap());
-                let vectors =
-                    |agent: &Sac| [agent.critics.gradient.clone(), agent.memory.of_actor.clone(), agent.critics.targets.clone()];
-                for (i, (found, expected)) in vectors(&fused).iter().zip(vectors(&reference)).enumerate() {
-                    let distance = distance(found, &expected);
-                    assert!(distance < 1e-4, "{hidden:?}, round {round}, vector {i}: {distance}");
-                }
-                assert!((fused.log_alpha[0] - reference.log_alpha[0]).abs() < 1e-6);
-                assert!(distance(&fused.critics.errors, &reference.critics.errors) < 1e-4);
+            kernel_and_candle_agree(&Pendulum::default(), prioritized, hidden, &[]);
+        }
+    }
+
+    #[test]
+    fn an_update_of_the_kernel_is_that_of_candle_for_all_that_is_seen() {
+        // With more than a panel of inputs before the action.
+        let conv = [[5, 2, 1], [6, 2, 1]];
+        for conv in [&[][..], &conv] {
+            kernel_and_candle_agree(&Gaze::<f32>::default(), false, &[17, 9], conv);
+            kernel_and_candle_agree(&Gaze::<u8>::default(), true, &[70], conv);
+        }
+    }
+
+    fn kernel_and_candle_agree(env: &(impl Env + 'static), prioritized: bool, hidden: &[usize], conv: &[[usize; 3]]) {
+        let [mut fused, mut reference] = [LearnerKind::Fused, LearnerKind::Reference].map(|learner| {
+            let config = SacConfig { learning_starts: MAX_STEPS as u64, prioritized, n_steps: 2, ..config() };
+            let (mut agent, mut collector) = agent_in(env, config, learner, hidden, conv);
+            train(&mut agent, &mut collector, 30, &Pool::new(1).unwrap());
+            agent
+        });
+        let pool = Pool::new(2).unwrap();
+        for round in 0..3 {
+            [&mut fused, &mut reference].into_iter().for_each(|agent| agent.learn(0.5, &pool).unwrap());
+            let vectors =
+                |agent: &Sac| [agent.critics.gradient.clone(), agent.memory.of_actor.clone(), agent.critics.targets.clone()];
+            for (i, (found, expected)) in vectors(&fused).iter().zip(vectors(&reference)).enumerate() {
+                let distance = distance(found, &expected);
+                assert!(distance < 1e-4, "{conv:?}, {hidden:?}, round {round}, vector {i}: {distance}");
             }
+            assert!((fused.log_alpha[0] - reference.log_alpha[0]).abs() < 1e-6);
+            assert!(distance(&fused.critics.errors, &reference.critics.errors) < 1e-4);
+        }
+    }
+
+    #[test]
+    fn pictures_categories_and_numbers_are_learnt_from() {
+        fn returns<E: Env + 'static>(env: &E, conv: &[[usize; 3]]) -> f32 {
+            let config = SacConfig {
+                buffer_size: 5000,
+                learning_starts: 200,
+                gamma: 0.0,
+                learning_rate: Schedule::Constant(1e-3),
+                ..config()
+            };
+            let (mut agent, mut collector) = agent_in(env, config, LearnerKind::Fused, &[32], conv);
+            let pool = Pool::new(2).unwrap();
+            train(&mut agent, &mut collector, 500, &pool);
+            let mut rollout = collector.rollout(100).unwrap();
+            collector.collect(agent.acting(0.0), &mut rollout).unwrap();
+            rollout.rewards().mean().unwrap()
+        }
+        let conv = [[8, 2, 1], [8, 2, 2]];
+        let all = [
+            returns(&Gaze::<f32>::default(), &conv),
+            returns(&Gaze::<f32>::default(), &[]),
+            returns(&Gaze::<u8>::default(), &conv),
+        ];
+        // The best of an agent that misses the category or the picture is -1/3 or -1/2.
+        assert!(all.iter().all(|mean| *mean > -0.2), "{all:?}");
+    }
+
+    #[test]
+    fn a_device_refuses_what_its_critics_cannot_read() {
+        for device in rl_cuda::Device::for_tests() {
+            let refused = |agent: (Sac, Collector)| agent.0.on_device(&device).err().map(|error| error.to_string());
+            let conv = [[16, 2, 1]];
+            let of = [
+                refused(agent_in(&Gaze::<f32>::default(), config(), LearnerKind::Fused, &[5], &conv)),
+                refused(agent_in(&Gaze::<f32>::default(), config(), LearnerKind::Fused, &[5], &[])),
+                refused(agent_in(&Gaze::<u8>::default(), config(), LearnerKind::Fused, &[5], &conv)),
+                refused(agent_in(&Gaze::<u8>::default(), config(), LearnerKind::Fused, &[5], &[])),
+            ];
+            assert!(of.iter().flatten().filter(|text| text.contains("pictures, bytes or categories")).count() == 4, "{of:?}");
         }
     }
 

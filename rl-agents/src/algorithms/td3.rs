@@ -499,9 +499,10 @@ impl Shareable for Td3 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixture::Gaze;
     use crate::{Activation, Collector, LearnerKind, NetConfig};
     use candle_core::{DType, Device};
-    use rl_envs::pendulum::Pendulum;
+    use rl_envs::{Env, pendulum::Pendulum};
 
     const N_ENVS: usize = 3;
 
@@ -510,8 +511,20 @@ mod tests {
     }
 
     fn agent(config: Td3Config, learner: LearnerKind, hidden: &[usize]) -> (Td3, Collector) {
-        let mut collector = Collector::new(N_ENVS, &Pendulum::default(), &Pool::new(1).unwrap(), 1).unwrap();
-        let net = NetConfig { hidden: hidden.to_vec(), learner, activation: Activation::Relu, ..NetConfig::default() };
+        agent_in(&Pendulum::default(), config, learner, hidden, &[])
+    }
+
+    fn agent_in(
+        env: &(impl Env + 'static),
+        config: Td3Config,
+        learner: LearnerKind,
+        hidden: &[usize],
+        conv: &[[usize; 3]],
+    ) -> (Td3, Collector) {
+        let mut collector = Collector::new(N_ENVS, env, &Pool::new(1).unwrap(), 1).unwrap();
+        let activation = if conv.is_empty() { Activation::Relu } else { Activation::Tanh };
+        let (hidden, conv) = (hidden.to_vec(), conv.to_vec());
+        let net = NetConfig { conv, hidden, learner, activation, ..NetConfig::default() };
         let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
         let policy = DeterministicPolicy::new(&obs, &actions, &net, 5).unwrap();
         let agent = Td3::new(policy, config, &obs, &actions, N_ENVS, 7).unwrap();
@@ -542,27 +555,47 @@ mod tests {
         for (hidden, prioritized, n_critics) in
             [(&[17, 9][..], false, 2), (&[64, 64], true, 1), (&[], false, 1), (&[256, 256], false, 2)]
         {
-            let [mut fused, mut reference] = [LearnerKind::Fused, LearnerKind::Reference].map(|learner| {
-                let config = Td3Config { learning_starts: MAX_STEPS as u64, prioritized, n_critics, n_steps: 2, ..config() };
-                let (mut agent, mut collector) = agent(config, learner, hidden);
-                train(&mut agent, &mut collector, 30, &Pool::new(1).unwrap());
-                agent
-            });
-            let pool = Pool::new(2).unwrap();
-            for round in 0..4 {
-                [&mut fused, &mut reference].into_iter().for_each(|agent| agent.learn(0.5, &pool).unwrap());
-                let vectors = |agent: &Td3| {
-                    let Critics { gradient, targets, errors, .. } = &agent.critics;
-                    [gradient, &agent.memory.of_actor, targets, errors].map(Vec::clone)
-                };
-                for (i, (found, expected)) in vectors(&fused).iter().zip(vectors(&reference)).enumerate() {
-                    if i == 1 && round == 0 {
-                        assert!(found.iter().all(|&x| x == 0.0), "the actor waits for the second update");
-                        continue;
-                    }
-                    let distance = distance(found, &expected);
-                    assert!(distance < 1e-4, "{hidden:?}, round {round}, vector {i}: {distance}");
+            kernel_and_candle_agree(&Pendulum::default(), prioritized, n_critics, hidden, &[]);
+        }
+    }
+
+    #[test]
+    fn an_update_of_the_kernel_is_that_of_candle_for_all_that_is_seen() {
+        // With more than a panel of inputs before the action.
+        let conv = [[5, 2, 1], [6, 2, 1]];
+        for conv in [&[][..], &conv] {
+            kernel_and_candle_agree(&Gaze::<f32>::default(), true, 2, &[17, 9], conv);
+            kernel_and_candle_agree(&Gaze::<u8>::default(), false, 1, &[70], conv);
+        }
+    }
+
+    fn kernel_and_candle_agree(
+        env: &(impl Env + 'static),
+        prioritized: bool,
+        n_critics: usize,
+        hidden: &[usize],
+        conv: &[[usize; 3]],
+    ) {
+        let [mut fused, mut reference] = [LearnerKind::Fused, LearnerKind::Reference].map(|learner| {
+            let config = Td3Config { learning_starts: MAX_STEPS as u64, prioritized, n_critics, n_steps: 2, ..config() };
+            let (mut agent, mut collector) = agent_in(env, config, learner, hidden, conv);
+            train(&mut agent, &mut collector, 30, &Pool::new(1).unwrap());
+            agent
+        });
+        let pool = Pool::new(2).unwrap();
+        for round in 0..4 {
+            [&mut fused, &mut reference].into_iter().for_each(|agent| agent.learn(0.5, &pool).unwrap());
+            let vectors = |agent: &Td3| {
+                let Critics { gradient, targets, errors, .. } = &agent.critics;
+                [gradient, &agent.memory.of_actor, targets, errors].map(Vec::clone)
+            };
+            for (i, (found, expected)) in vectors(&fused).iter().zip(vectors(&reference)).enumerate() {
+                if i == 1 && round == 0 {
+                    assert!(found.iter().all(|&x| x == 0.0), "the actor waits for the second update");
+                    continue;
                 }
+                let distance = distance(found, &expected);
+                assert!(distance < 1e-4, "{conv:?}, {hidden:?}, round {round}, vector {i}: {distance}");
             }
         }
     }

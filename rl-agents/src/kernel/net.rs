@@ -57,7 +57,7 @@ pub(crate) struct Place {
 /// Networks in the layouts of the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Net {
-    /// Encoder of observations, if it has convolutions.
+    /// Encoder of observations, if dense layers do not read these themselves.
     pub(crate) encoder: Option<EncoderStage>,
     pub(crate) memory: Option<MemoryStage>,
     pub(crate) layers: Vec<Dense>,
@@ -86,7 +86,7 @@ impl Net {
     /// Builds a chain for each network of `mlps`.
     ///
     /// Each network comes with the index of the network that it starts from; `None` is the features of the `encoder`, or without
-    /// convolutions the observation, of which some elements may be categories. If there are `cells`, they read the features, and
+    /// its stage the observation, of which some elements may be categories. If there are `cells`, they read the features, and
     /// a network reads the outputs of one of them. A network that another one starts from must be a trunk.
     pub(crate) fn new(encoder: &Encoder, cells: &Cells, mlps: &[(&Mlp, Option<usize>)], activation: Activation) -> Self {
         let (mut packed_len, mut grad_len) = (0, 0);

@@ -73,7 +73,8 @@ impl Workspace {
 
     /// Allocates buffers to compute gradients of the inputs with.
     pub(crate) fn of_inputs(net: &Net) -> Self {
-        Self { input_grads: matrix(net.n_in), ..Self::learning(net) }
+        let encoder = net.encoder.as_ref().map(|encoder| encoder.workspace(false));
+        Self { input_grads: matrix(net.n_in), encoder, ..Self::learning(net) }
     }
 
     /// Makes the memory's buffers hold `rows`.
@@ -247,16 +248,24 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
     }
 }
 
+/// What to compute of the gradients of inputs.
+pub(crate) struct InputPass {
+    /// Inputs of the dense layers whose gradients are wanted.
+    pub(crate) wanted: Range<usize>,
+    /// Chain to leave out.
+    pub(crate) skip: Option<usize>,
+}
+
 /// Runs samples forward, through `loss`, and backward to their inputs.
 ///
 /// The loss gives a sample a gradient in one chain and zeros in the others, so a chain goes back with its own samples alone. No
-/// chain may start from another. Skips chain `skip`. Passes the gradients to `read`: samples, the index of an input, and a number
+/// chain may start from another. Passes the gradients to `read`: samples, the index of a wanted input among these, and a number
 /// for each sample.
 pub(crate) fn input_gradient<F: EachTile>(
     PackedNet { isa, net, packed }: PackedNet<'_>,
     samples: Samples<'_>,
     n: usize,
-    skip: Option<usize>,
+    InputPass { wanted, skip }: InputPass,
     workspace: &mut Workspace,
     mut loss: F,
     mut read: impl FnMut(&[usize], usize, &[f32]),
@@ -280,11 +289,11 @@ pub(crate) fn input_gradient<F: EachTile>(
             let own = &mut own[..len];
             gather(own, &mut workspace.out_grads[chain]);
             workspace.outputs[of.layers.clone()].iter_mut().for_each(|outputs| gather(own, outputs));
-            dispatch(isa, InputGradient { net, chain, packed, m: len, workspace });
+            dispatch(isa, InputGradient { net, chain, packed, m: len, first_panel: wanted.start / PANEL, workspace });
             own.iter_mut().for_each(|s| *s += start);
             let mut numbers = [0.0; TILE];
-            for j in 0..net.n_in {
-                let from = workspace.input_grads[column(j, TILE, 0)..].iter().step_by(PANEL);
+            for (j, input) in wanted.clone().enumerate() {
+                let from = workspace.input_grads[column(input, TILE, 0)..].iter().step_by(PANEL);
                 numbers.iter_mut().zip(from).take(len).for_each(|(to, from)| *to = *from);
                 read(own, j, &numbers[..len]);
             }
@@ -430,7 +439,7 @@ impl Work for TileBackward<'_> {
         }
         workspace.input_grads.fill(0.0);
         for index in (0..net.chains.len()).rev() {
-            chain_backward::<S>(net, index, packed, m, workspace, Some(&mut *grads));
+            chain_backward::<S>(net, index, packed, m, workspace, 0, Some(&mut *grads));
         }
     }
 }
@@ -442,6 +451,8 @@ struct InputGradient<'a> {
     packed: &'a [f32],
     /// Number of samples.
     m: usize,
+    /// First panel of the inputs that is computed.
+    first_panel: usize,
     workspace: &'a mut Workspace,
 }
 
@@ -450,10 +461,10 @@ impl Work for InputGradient<'_> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, chain, packed, m, workspace } = self;
+        let Self { net, chain, packed, m, first_panel, workspace } = self;
         debug_assert!(net.goes_back, "the transposed weights are not packed");
-        workspace.input_grads.fill(0.0);
-        chain_backward::<S>(net, chain, packed, m, workspace, None);
+        workspace.input_grads[first_panel * TILE * PANEL..].fill(0.0);
+        chain_backward::<S>(net, chain, packed, m, workspace, first_panel, None);
     }
 }
 
@@ -512,6 +523,7 @@ fn chain_backward<S: Set>(
     packed: &[f32],
     m: usize,
     workspace: &mut Workspace,
+    first_panel: usize,
     mut grads: Option<&mut [f32]>,
 ) {
     let chain = &net.chains[index];
@@ -540,7 +552,7 @@ fn chain_backward<S: Set>(
             chain.from.map(|from| &mut shared[from][..]).or(input_grads.get_mut(chain.first..).filter(|grads| !grads.is_empty()))
         {
             let n = panels(layer.n_in);
-            each_panel(onto, m).take(n).for_each(|(q, dx)| layer.input_grad::<S>(q, packed, dz, Init::Add, dx));
+            each_panel(onto, m).take(n).skip(first_panel).for_each(|(q, dx)| layer.input_grad::<S>(q, packed, dz, Init::Add, dx));
         }
     }
 }

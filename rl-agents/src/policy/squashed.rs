@@ -94,7 +94,7 @@ impl SquashedGaussian {
     ///
     /// # Errors
     /// Errors of [`NetConfig::check`]; [`Error::ActionKind`] for discrete actions; [`Error::Setting`] for actions without finite
-    /// bounds, for observations that are no plain numbers, for normalized ones, for convolutions and for memory.
+    /// bounds, for normalized observations and for memory.
     pub fn check(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<(), Error> {
         let ActionSpace::Continuous { low, high } = actions else { return Err(Error::ActionKind) };
         let refuse = |name, value: String, allowed| Err(Error::Setting { name, value, allowed });
@@ -103,12 +103,6 @@ impl SquashedGaussian {
         if let Some(j) = (0..low.len()).find(|&j| !(high[j] - low[j]).is_finite() || low[j] >= high[j]) {
             let value = format!("{} to {} in dimension {j}", low[j], high[j]);
             return refuse("the range of the actions", value, "but they are scaled to it: it must be finite, and not empty");
-        }
-        if obs.dtype() != rl_envs::Dtype::F32 || !obs.categories().is_empty() {
-            return refuse("the kind of the observations", "bytes or categories".into(), "where critics read plain numbers");
-        }
-        if !net.conv.is_empty() {
-            return refuse("conv", format!("{:?}", net.conv), "but SAC and TD3 read no pictures yet; leave it at []");
         }
         if net.normalize_obs {
             return refuse("normalize_obs", "true".into(), "where a replay memory holds observations as they were");
@@ -408,14 +402,6 @@ mod tests {
         assert!(refused(f32::NEG_INFINITY, 1.0).contains("-inf to 1 in dimension 1"));
         assert!(refused(1.0, 1.0).contains("1 to 1 in dimension 1"));
         let discrete = ActionSpace::Discrete { n: 2, masked: false };
-        let parts = [rl_envs::Part { name: "camera".into(), shape: vec![1, 4, 4] }];
-        let picture = Space::vector(&[0.0; 16], &[1.0; 16]).with_parts(&parts);
-        let net = NetConfig { conv: vec![[2, 2, 1]], ..NetConfig::default() };
-        let actions = ActionSpace::Continuous { low: vec![-1.0], high: vec![1.0] };
-        assert!(SquashedGaussian::check(&picture, &actions, &NetConfig::default()).is_ok());
-        assert!(
-            SquashedGaussian::check(&picture, &actions, &net).unwrap_err().to_string().contains("SAC and TD3 read no pictures")
-        );
         assert!(matches!(SquashedGaussian::check(&obs, &discrete, &NetConfig::default()), Err(Error::ActionKind)));
     }
 }

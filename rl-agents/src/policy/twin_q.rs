@@ -4,23 +4,39 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use rl_buffer::ObsSlice;
-use rl_envs::{Pool, Space};
+use rl_envs::{Part, Pool, Space};
 
 use crate::kernel::samples::TILE;
-use crate::kernel::tile::{self, Tile, Workspace};
+use crate::kernel::tile::{self, InputPass, Tile, Workspace};
 use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch};
 use crate::{Error, NetConfig, Scratch};
 
 /// Q1(s, a) and Q2(s, a), two separate networks `q1` and `q2`, or Q1 alone.
 ///
-/// A row of their inputs is an observation (D) and an action (A) between -1 and 1. Initialization: orthogonal, gain sqrt(2) in
-/// hidden layers, 1 in the last; biases 0.
+/// A row of their inputs is an observation (D) and an action (A) between -1 and 1. Both read the same convolutions. Initialization:
+/// orthogonal, gain sqrt(2) in hidden layers, 1 in the last; biases 0.
 #[derive(Clone, Debug)]
 pub(crate) struct TwinQ {
     network: Network,
     n_actions: usize,
     /// Kernel's chains of the functions.
     chains: Vec<usize>,
+}
+
+/// Space of the rows: observations, of which bytes are scaled, and actions.
+fn rows_of(obs: &Space, n_actions: usize, convolves: bool) -> Space {
+    let n = obs.len() + n_actions;
+    let mut categories = obs.categories().to_vec();
+    categories.resize(if categories.is_empty() { 0 } else { n }, 0);
+    let space = Space::vector(&vec![-1.0; n], &vec![1.0; n]);
+    let space = if categories.is_empty() { space } else { space.with_categories(&categories) };
+    if !convolves {
+        return space;
+    }
+    let whole = || vec![Part { name: "observation".into(), shape: obs.shape().into() }];
+    let mut parts = if obs.parts().is_empty() { whole() } else { obs.parts().to_vec() };
+    parts.push(Part { name: "action".into(), shape: vec![n_actions] });
+    space.with_parts(&parts)
 }
 
 /// Value to take of two functions.
@@ -40,10 +56,11 @@ impl TwinQ {
     /// # Errors
     /// Errors of [`NetConfig::check`].
     pub(crate) fn new(obs: &Space, n_actions: usize, n: usize, net: &NetConfig, seed: u64) -> Result<Self, Error> {
-        let n_in = obs.len() + n_actions;
-        let space = Space::vector(&vec![-1.0; n_in], &vec![1.0; n_in]);
+        let space = rows_of(obs, n_actions, !net.conv.is_empty());
         let heads = ["q1", "q2"].map(|name| HeadLayers { name, hidden: net.hidden_of_critic(), n_out: 1 });
-        let mut network = Network::unset(NetworkShape::new(&space, net, &heads[..n], false)?, &space, net);
+        let mut shape = NetworkShape::new(&space, net, &heads[..n], false)?;
+        shape.encoder.make_vectors();
+        let mut network = Network::unset(shape, &space, net);
         network.init(&[1.0, 1.0][..n], seed);
         let chains = (0..n).map(|head| network.chain(head)).collect();
         Ok(Self { network, n_actions, chains })
@@ -146,11 +163,11 @@ impl TwinQ {
                     tile.set_grad(second, 0, &first.map(|x| 1.0 - x)[..m]);
                 }
             };
-            let skip = chains[needed.len()..].first().copied();
-            tile::input_gradient(kernel, samples, range.len(), skip, workspace, loss, |samples, j, numbers| {
-                if let Some(j) = j.checked_sub(d - a) {
-                    samples.iter().zip(numbers).for_each(|(i, number)| d_actions[i * a + j] = *number);
-                }
+            // The last inputs are the action.
+            let wanted = kernel.net.n_in - a..kernel.net.n_in;
+            let pass = InputPass { wanted, skip: chains[needed.len()..].first().copied() };
+            tile::input_gradient(kernel, samples, range.len(), pass, workspace, loss, |samples, j, numbers| {
+                samples.iter().zip(numbers).for_each(|(i, number)| d_actions[i * a + j] = *number);
             });
             Ok(())
         })

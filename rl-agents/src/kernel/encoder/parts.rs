@@ -36,6 +36,8 @@ pub(crate) struct Encoder {
     activation: Activation,
     /// Number D of elements of an observation.
     obs_len: usize,
+    /// True if categories become one-hot vectors even without convolutions.
+    vectors: bool,
 }
 
 impl Encoder {
@@ -67,7 +69,15 @@ impl Encoder {
                 begin += part.len();
             }
         }
-        Ok(Self { segments, categories: Categories::new(obs).map(Arc::new), activation, obs_len: obs.len() })
+        let (categories, obs_len) = (Categories::new(obs).map(Arc::new), obs.len());
+        Ok(Self { segments, categories, activation, obs_len, vectors: false })
+    }
+
+    /// Makes one-hot vectors of categories, so that gradients reach the other inputs.
+    ///
+    /// Without convolutions, first layers gather rows of their weights instead, and have no gradients of their inputs.
+    pub(crate) fn make_vectors(&mut self) {
+        self.vectors = self.categories.is_some();
     }
 
     /// Convolutions of each picture, in order.
@@ -166,7 +176,7 @@ struct Numbers {
     n_features: usize,
 }
 
-/// An encoder with convolutions as a stage of the kernel.
+/// An encoder with convolutions or one-hot vectors as a stage of the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct EncoderStage {
     convs: Vec<ConvStage>,
@@ -189,7 +199,7 @@ pub(crate) struct EncoderWorkspace {
 impl EncoderStage {
     /// Reserves space in packed parameters and gradient.
     ///
-    /// `None` without convolutions.
+    /// `None` if dense layers read the observation itself.
     pub(crate) fn new(encoder: &Encoder, packed_len: &mut usize, grad_len: &mut usize) -> Option<Self> {
         let (mut convs, mut numbers, mut runs) = (Vec::new(), Vec::new(), InputRuns::default());
         for segment in &encoder.segments {
@@ -208,7 +218,7 @@ impl EncoderStage {
             }
         }
         let (categories, obs_len, packed_len) = (encoder.categories.clone(), encoder.obs_len, *packed_len);
-        (!convs.is_empty()).then_some(Self { convs, numbers, categories, obs_len, runs, packed_len })
+        (encoder.vectors || !convs.is_empty()).then_some(Self { convs, numbers, categories, obs_len, runs, packed_len })
     }
 
     /// One sample's padded features.
