@@ -70,8 +70,8 @@ pub struct Budget {
     names: [&'static str; 3],
 }
 
-/// Setting names of a run.
-const SETTINGS: [&str; 3] = ["n_envs", "hidden", "dqn.buffer_size"];
+/// Setting names of a run; the last with its algorithm's name.
+const SETTINGS: [&str; 3] = ["n_envs", "hidden", "buffer_size"];
 /// Argument names of a bench.
 #[cfg(feature = "cli")]
 const ARGUMENTS: [&str; 3] = ["--envs", "--hidden", "--capacity"];
@@ -142,7 +142,9 @@ impl Budget {
         let in_file = !config.run.replay_dir.is_empty();
         let replays = n_devices as u64;
         let episodes = config.run.eval_episodes as u64;
-        Self { nets: Some(nets), replay, replays, in_file, episodes, ..budget.with_workers(config, &entry) }
+        let [envs, hidden, capacity] = SETTINGS;
+        let names = [envs, hidden, config.algo.key(capacity).unwrap_or(capacity)];
+        Self { nets: Some(nets), replay, replays, in_file, episodes, names, ..budget.with_workers(config, &entry) }
     }
 
     /// Adds the worker processes of environments that are made outside of this program.
@@ -424,6 +426,7 @@ mod tests {
             ("cartpole", Algo::A2C, "hidden", "[65536, 65536]"),
             ("cartpole", Algo::DQN, "dqn.buffer_size", "4294967296"),
             ("snake", Algo::DQN, "dqn.buffer_size", "100000000"),
+            ("pendulum", Algo::SAC, "sac.buffer_size", "4294967296"),
             ("cartpole", Algo::PPO, "eval_episodes", "1000000"),
         ] {
             let assignment = format!("{setting}={value}");
