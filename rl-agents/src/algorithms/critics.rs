@@ -1,13 +1,12 @@
 //! Critics of observations and actions, and how they learn.
 //!
-//! Algorithms for continuous actions need them. [`sac`](crate::sac) and [`td3`](crate::td3) share their loss, the rows that they
-//! read, the noise of an update, and the step of a network.
+//! Algorithms for continuous actions need them: their loss, the rows that they read, their part of a snapshot.
 
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::{ActionSlice, Batch, ObsSlice};
-use rl_envs::{ActionSpace, Dtype, Pool, Purpose, Space, either, rng};
+use rl_envs::{ActionSpace, Dtype, Pool, Space, either};
 
 use crate::agent::Divergence;
 use crate::algorithms::replayed::{Experience, follow, optimizer, step, tensors};
@@ -44,39 +43,6 @@ pub(crate) struct Critics {
     slices: Slices<CriticSums>,
 }
 
-/// An agent whose actor and critics may learn on a device.
-pub(crate) trait UpdatesOnDevice {
-    fn both(&mut self) -> Option<&mut DeviceActorCritics>;
-
-    /// Waits for the device's updates, and copies the policy to act with, and sums.
-    fn fetch(&mut self) -> Result<(), Error>;
-
-    /// Returns the error of learning that stopped at an optimizer.
-    ///
-    /// # Errors
-    /// [`Error::Diverged`], or [`Error::Device`].
-    fn stopped(&mut self, at: usize, rate: f32) -> Result<(), Error>;
-
-    /// Turns to the device's other minibatch, and waits for its last update.
-    ///
-    /// # Errors
-    /// Those of [`UpdatesOnDevice::stopped`].
-    fn turn(&mut self, rate: f32) -> Result<(), Error> {
-        let stopped = self.both().map_or(Ok(None), |device| device.minibatches.turn())?;
-        stopped.map_or(Ok(()), |at| self.stopped(at, rate))
-    }
-
-    /// Waits for the device, if one learnt from the rollout.
-    ///
-    /// # Errors
-    /// Those of [`UpdatesOnDevice::stopped`].
-    fn finish(&mut self, learnt: bool, rate: f32) -> Result<(), Error> {
-        self.turn(rate)?;
-        self.turn(rate)?;
-        if learnt { self.fetch() } else { Ok(()) }
-    }
-}
-
 /// Critics of a snapshot that fits.
 pub(crate) struct LoadedCritics<'a> {
     params: &'a [f32],
@@ -88,18 +54,12 @@ pub(crate) struct LoadedCritics<'a> {
 pub(crate) const NAMES: [&str; 4] = ["critics", "critics.target", "critics.m", "critics.v"];
 
 impl Critics {
-    /// Creates `n` critics, one or two, for minibatches of `batch_size` samples.
+    /// Creates critics.
     ///
     /// # Errors
     /// Errors of [`NetConfig::check`].
-    pub(crate) fn new(
-        obs: &Space,
-        actions: &ActionSpace,
-        n: usize,
-        net: &NetConfig,
-        settings: &CriticSettings,
-    ) -> Result<Self, Error> {
-        let CriticSettings { rule, scale, batch_size: b, seed } = *settings;
+    pub(crate) fn new(obs: &Space, actions: &ActionSpace, net: &NetConfig, settings: &CriticSettings) -> Result<Self, Error> {
+        let CriticSettings { n, rule, scale, batch_size: b, seed } = *settings;
         let online = TwinQ::new(obs, actions.len(), n, net, seed ^ SEED)?;
         let n_params = online.network().params().len();
         let mut target = online.clone();
@@ -339,9 +299,12 @@ impl Critics {
 
 /// Settings of [`Critics`].
 pub(crate) struct CriticSettings {
+    /// Number of critics, one or two.
+    pub(crate) n: usize,
     pub(crate) rule: Rule,
     /// Factor of the squared errors.
     pub(crate) scale: f32,
+    /// Samples of a minibatch.
     pub(crate) batch_size: usize,
     /// Seed of the agent; the critics' parameters are drawn apart from the policy's.
     pub(crate) seed: u64,
@@ -446,16 +409,6 @@ fn critic_errors(q: &[Tensor], targets: &Tensor) -> candle_core::Result<Vec<f32>
         sum = (sum + (q - targets)?.abs()?)?;
     }
     (sum / q.len() as f64)?.to_vec1()
-}
-
-/// Writes normal numbers (B, A) of the update's stream `first` on.
-pub(crate) fn draw_noise(seed: u64, update: u64, first: u32, a: usize, noise: &mut [f32]) {
-    for (i, row) in (first..).zip(noise.chunks_exact_mut(a)) {
-        for (block, part) in (0..).zip(row.chunks_mut(4)) {
-            let normals = rng::normals(rng::block(seed, i, update, Purpose::Replay, block));
-            part.copy_from_slice(&normals[..part.len()]);
-        }
-    }
 }
 
 /// Writes rows (B, D + A) of observations (B, D) and actions (B, A).

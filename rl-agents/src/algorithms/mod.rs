@@ -6,6 +6,7 @@ pub mod ppo;
 pub mod sac;
 pub mod td3;
 
+pub(crate) mod actor_and_critics;
 pub(crate) mod critics;
 pub(crate) mod method;
 pub(crate) mod on_policy;

@@ -12,25 +12,24 @@
 
 use std::sync::Arc;
 
-use candle_core::{Tensor, Var};
-use rl_buffer::{Batch, Rollout};
+use candle_core::Tensor;
+use rl_buffer::Rollout;
 use rl_envs::{ActionSpace, Pool, Space, math};
 
 use crate::agent::{Observed, OnDevice, Replays, Shareable};
-use crate::algorithms::critics::{CriticSettings, Critics, UpdatesOnDevice, array, counts, draw_noise, moments, parts};
-use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, learn_from, optimizer, replay_settings, step};
-use crate::device::replayed::actor_critics::{DeviceActorCritics, DeviceUpdates, at_critics};
+use crate::algorithms::actor_and_critics::{ActorAndCritics, Continuous, STEPS};
+use crate::algorithms::critics::{CriticSettings, array, counts, moments};
+use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, replay_settings};
+use crate::device::replayed::actor_critics::DeviceUpdates;
 use crate::device::replayed::sac::DeviceSac;
-use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Tile, TileLoss};
-use crate::learner::descent::StepSums;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
-use crate::policy::squashed::{ActorSamples, SquashedGaussian};
+use crate::policy::squashed::{Actor, ActorSamples, SquashedGaussian};
 use crate::policy::twin_q::{TwinQ, Value};
 use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;
 use crate::settings::{Kind, MAX_STEPS};
-use crate::{Agent, Error, Layout, Metrics, OrAuto, Policy, Schedule, Scratch, Snapshot, UpdateEvent};
+use crate::{Agent, Error, Layout, Metrics, OrAuto, Policy, Schedule, Snapshot, UpdateEvent};
 
 crate::settings! {
     /// Settings of SAC.
@@ -101,56 +100,64 @@ replay_settings!(SacConfig);
 /// # Ok::<(), rl_agents::Error>(())
 /// ```
 pub struct Sac {
-    policy: SquashedGaussian,
-    critics: Critics,
-    /// Logarithm of the temperature.
-    log_alpha: [f32; 1],
-    optimizers: Optimizers,
+    both: ActorAndCritics<SquashedGaussian, DeviceSac>,
+    temperature: Temperature,
     config: SacConfig,
+}
+
+/// Temperature, the weight of the entropy.
+struct Temperature {
+    setting: OrAuto,
+    log_alpha: [f32; 1],
+    optimizer: Optimizer,
     target_entropy: f32,
-    seed: u64,
-    experience: Experience,
-    memory: SacMemory,
-    /// Sums over the updates after a rollout.
-    sums: SacSums,
-    /// The device that learns, if any.
-    ///
-    /// The policy here is a copy of its own; critics, moments and temperature lag behind.
-    device: Option<DeviceSac>,
-}
-
-#[derive(Clone)]
-struct Optimizers {
-    actor: Optimizer,
-    alpha: Optimizer,
-}
-
-/// Reusable memory of updates of B samples.
-struct SacMemory {
-    batch: Batch,
-    noise: Vec<f32>,          // (B, A)
-    actions: Vec<f32>,        // (B, A)
-    d_actions: Vec<f32>,      // (B, A)
-    log_probs: Vec<f32>,      // (B)
-    next_actions: Vec<f32>,   // (B, A)
-    next_log_probs: Vec<f32>, // (B)
-    of_actor: Vec<f32>,
-    scratches: Vec<Scratch>,
-    slices: Slices<()>,
-    /// Weight of the entropy in this update.
+    /// Log-probabilities of the actions that were drawn last, (B).
+    log_probs: Vec<f32>,
+    /// Temperature in this update.
     alpha: f32,
+    /// Sums over the updates after a rollout: temperature and loss.
+    sums: [f32; 2],
 }
 
-/// Sums over updates.
-#[derive(Clone, Copy, Debug, Default)]
-struct SacSums {
-    n: f32,
-    actor: f32,
-    critics: f32,
-    alpha: f32,
-    alpha_loss: f32,
-    of_actor: StepSums,
-    of_critics: StepSums,
+impl Temperature {
+    fn new(config: &SacConfig, n_actions: usize) -> Self {
+        let number = |setting: OrAuto, auto: f32, of: fn(f32) -> f32| match setting {
+            OrAuto::Auto => auto,
+            OrAuto::Number(number) => of(number),
+        };
+        Self {
+            setting: config.ent_coef,
+            log_alpha: [number(config.ent_coef, 0.0, math::ln)],
+            optimizer: Optimizer::new(SacConfig::RULE, 1),
+            target_entropy: number(config.target_entropy, -(n_actions as f32), |entropy| entropy),
+            log_probs: vec![0.0; config.batch_size],
+            alpha: f32::NAN,
+            sums: [0.0; 2],
+        }
+    }
+
+    fn is_learnt(&self) -> bool {
+        self.setting == OrAuto::Auto
+    }
+
+    /// Returns the current temperature.
+    fn current(&self) -> f32 {
+        match self.setting {
+            OrAuto::Auto => math::exp(self.log_alpha[0]),
+            OrAuto::Number(alpha) => alpha,
+        }
+    }
+
+    /// Takes a step, if it is learnt.
+    fn learn(&mut self, rate: f32) {
+        if !self.is_learnt() {
+            return;
+        }
+        let sum: f64 = self.log_probs.iter().map(|&log_prob| f64::from(log_prob)).sum();
+        let excess = (sum / self.log_probs.len() as f64) as f32 + self.target_entropy;
+        self.sums[1] += -self.log_alpha[0] * excess;
+        self.optimizer.step(&mut self.log_alpha, &[-excess], rate, f32::MAX);
+    }
 }
 
 /// `mean alpha log_prob - min Q` of actions that the policy draws.
@@ -182,7 +189,6 @@ fn actor_loss(
 
 /// Names of what a snapshot holds beside actor and critics.
 const ALPHA: [&str; 3] = ["log_ent_coef", "log_ent_coef.m", "log_ent_coef.v"];
-const STEPS: &str = "steps";
 
 impl Sac {
     /// Creates an agent from a policy, for `n_envs` environments with these spaces.
@@ -218,55 +224,10 @@ impl Sac {
     ) -> Result<Self, Error> {
         config.check()?;
         SquashedGaussian::check(obs, actions, policy.net())?;
-        let (rule, b, a) = (SacConfig::RULE, config.batch_size, actions.len());
-        let settings = CriticSettings { rule, scale: 0.5, batch_size: b, seed };
-        let critics = Critics::new(obs, actions, 2, policy.net(), &settings)?;
-        let (experience, batch) = Experience::new(config.replay(), obs, actions, n_envs, seed, replay)?;
-        let numbers = |n: usize| vec![0.0; n];
-        let memory = SacMemory {
-            batch,
-            noise: numbers(b * a),
-            actions: numbers(b * a),
-            d_actions: numbers(b * a),
-            log_probs: numbers(b),
-            next_actions: numbers(b * a),
-            next_log_probs: numbers(b),
-            of_actor: numbers(policy.params().len()),
-            scratches: Vec::new(),
-            slices: Slices::new(),
-            alpha: f32::NAN,
-        };
-        let optimizers = Optimizers { actor: optimizer(rule, policy.network()), alpha: Optimizer::new(rule, 1) };
-        let log_alpha = match config.ent_coef {
-            OrAuto::Auto => 0.0,
-            OrAuto::Number(alpha) => math::ln(alpha),
-        };
-        let target_entropy = match config.target_entropy {
-            OrAuto::Auto => -(a as f32),
-            OrAuto::Number(entropy) => entropy,
-        };
         policy.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
-        Ok(Self {
-            policy,
-            critics,
-            log_alpha: [log_alpha],
-            optimizers,
-            config,
-            target_entropy,
-            seed,
-            experience,
-            memory,
-            sums: SacSums::default(),
-            device: None,
-        })
-    }
-
-    /// Weight of the entropy.
-    fn alpha(&self) -> f32 {
-        match self.config.ent_coef {
-            OrAuto::Auto => math::exp(self.log_alpha[0]),
-            OrAuto::Number(alpha) => alpha,
-        }
+        let critics = CriticSettings { n: 2, rule: SacConfig::RULE, scale: 0.5, batch_size: config.batch_size, seed };
+        let both = ActorAndCritics::new(policy, &critics, config.replay(), obs, actions, n_envs, replay)?;
+        Ok(Self { both, temperature: Temperature::new(&config, actions.len()), config })
     }
 
     /// Learns on `device`.
@@ -278,51 +239,39 @@ impl Sac {
     /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Buffer`] and [`Error::Device`], for
     /// instance without memory.
     pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
-        let Self { policy, critics, config, target_entropy, seed, experience, .. } = &self;
-        let learnt = (config.ent_coef == OrAuto::Auto).then_some(*target_entropy);
+        let Self { both: ActorAndCritics { policy, critics, experience, .. }, temperature, config } = &self;
+        let learnt = temperature.is_learnt().then_some(temperature.target_entropy);
+        let seed = self.both.seed();
         let critics = critics.on_device(device, policy.bounds())?;
-        let device = DeviceSac::new(device, policy, critics, experience, config.replay_on_device, *seed, learnt)?;
-        self.device = Some(device);
+        let device = DeviceSac::new(device, policy, critics, experience, config.replay_on_device, seed, learnt)?;
+        self.both.device = Some(device);
         self.load_device()?;
         Ok(self)
     }
 
     /// Copies the state to the device, if one learns.
     fn load_device(&mut self) -> Result<(), Error> {
-        let alphas = [self.alpha(), self.log_alpha[0]];
-        let Self { device, policy, critics, optimizers, .. } = self;
-        let optimizers = [&optimizers.actor, critics.optimizer(), &optimizers.alpha];
-        device.as_mut().map_or(Ok(()), |device| device.load(policy, critics.both(), optimizers, alphas))
-    }
-
-    /// Draws the next minibatch, after the fraction `done` of training.
-    fn draw(&mut self, done: f32, rate: f32) -> Result<(), Error> {
-        self.sums.n += 1.0;
-        self.memory.alpha = self.alpha();
-        self.sums.alpha += self.memory.alpha;
-        self.turn(rate)?;
-        let Self { experience, memory, device, sums, .. } = self;
-        let Some(device) = device else { return experience.draw(done, &mut memory.batch, false) };
-        probe::report(experience.probe.as_ref(), Stage::Waiting);
-        if sums.n == 1.0 {
-            device.begin(rate, SacConfig::RULE)?;
-        }
-        device.both.minibatches.draw(experience, done)
+        let Self { both, temperature, .. } = self;
+        let Some(mut device) = both.device.take() else { return Ok(()) };
+        let ([of_actor, of_critics], alphas) = (both.optimizers(), [temperature.current(), temperature.log_alpha[0]]);
+        let loaded = device.load(&both.policy, both.critics.both(), [of_actor, of_critics, &temperature.optimizer], alphas);
+        both.device = Some(device);
+        loaded
     }
 
     /// Computes `y = r + discount (min Q_target(s', a') - alpha log_prob(a'))`.
     ///
     /// The policy draws a'.
     fn set_targets(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, critics, seed, experience, memory, .. } = self;
-        experience.report(UpdateEvent::TargetsBegin);
-        let SacMemory { batch, noise, next_actions, next_log_probs, scratches, alpha, .. } = memory;
+        let Self { both, temperature: Temperature { log_probs, alpha, .. }, .. } = self;
+        both.experience.report(UpdateEvent::TargetsBegin);
+        both.draw_noise(update, 1 + log_probs.len() as u32);
+        let ActorAndCritics { policy, critics, experience, batch, noise, actions, scratches, .. } = both;
         let batch = batch.columns();
-        draw_noise(*seed, update, 1 + critics.q.len() as u32, policy.n_actions(), noise);
-        policy.sample(batch.next_obs, noise, pool, scratches, next_actions, next_log_probs)?;
-        critics.value_by_target(batch.next_obs, next_actions, pool)?;
+        policy.sample(batch.next_obs, noise, pool, scratches, actions, log_probs)?;
+        critics.value_by_target(batch.next_obs, actions, pool)?;
         for (i, (target, q)) in critics.targets.iter_mut().zip(&critics.q).enumerate() {
-            *target = batch.rewards[i] + batch.discounts[i] * (q - *alpha * next_log_probs[i]);
+            *target = batch.rewards[i] + batch.discounts[i] * (q - *alpha * log_probs[i]);
         }
         experience.report(UpdateEvent::TargetsEnd);
         Ok(())
@@ -330,133 +279,76 @@ impl Sac {
 
     /// Draws actions of the minibatch's observations.
     fn set_actions(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, seed, experience, memory, .. } = self;
-        let SacMemory { batch, noise, actions, log_probs, scratches, .. } = memory;
-        draw_noise(*seed, update, 1, policy.n_actions(), noise);
-        policy.sample(batch.columns().obs, noise, pool, scratches, actions, log_probs)?;
+        self.both.draw_noise(update, 1);
+        let ActorAndCritics { policy, experience, batch, noise, actions, scratches, .. } = &mut self.both;
+        policy.sample(batch.columns().obs, noise, pool, scratches, actions, &mut self.temperature.log_probs)?;
         probe::report(experience.probe.as_ref(), Stage::Targets);
         Ok(())
     }
 
-    /// Takes a step of a learnt temperature.
-    fn learn_alpha(&mut self, rate: f32) {
-        let Self { log_alpha, optimizers, target_entropy, memory, sums, .. } = self;
-        if self.config.ent_coef != OrAuto::Auto {
-            return;
-        }
-        let sum: f64 = memory.log_probs.iter().map(|&log_prob| f64::from(log_prob)).sum();
-        let excess = (sum / memory.log_probs.len() as f64) as f32 + *target_entropy;
-        sums.alpha_loss += -log_alpha[0] * excess;
-        optimizers.alpha.step(log_alpha, &[-excess], rate, f32::MAX);
-    }
-
-    /// Takes a step of the critics.
-    fn learn_critics(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, critics, experience, memory, sums, .. } = self;
-        let threads = Threads { pool, probe: experience.probe.as_ref() };
-        let (loss, norm) = critics.learn(&memory.batch, policy.bounds(), rate, threads)?;
-        sums.critics += loss;
-        sums.of_critics.push(norm);
-        Ok(())
-    }
-
-    /// Takes a step of the actor.
-    fn learn_actor(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, critics, optimizers, experience, memory, sums, .. } = self;
-        let threads = Threads { pool, probe: experience.probe.as_ref() };
-        let SacMemory { batch, noise, actions, d_actions, log_probs, of_actor, slices, alpha, .. } = memory;
-        let (obs, n, alpha) = (batch.columns().obs, critics.q.len(), *alpha);
-        let loss = if let Some(kernel) = policy.network().kernel() {
-            critics.value(Value::Least, obs, actions, pool, d_actions)?;
-            probe::report(threads.probe, Stage::Backward);
-            let of = ActorLoss { policy, samples: ActorSamples { noise, d_actions, alpha } };
-            slices.gradient(kernel, policy.network().samples(obs, None), n, threads, &of, of_actor).map(drop)?;
-            let terms = log_probs.iter().zip(&critics.q).map(|(&log_prob, &q)| f64::from(alpha * log_prob - q));
-            (terms.sum::<f64>() / n as f64) as f32
-        } else {
-            let network = policy.network();
-            let params = Var::from_slice(network.params(), network.params().len(), network.device())?;
-            let noise = Tensor::from_slice(noise, (n, noise.len() / n), network.device())?;
-            let loss = actor_loss(policy, &params, &critics.online, &network.features(obs)?, &noise, alpha)?;
-            *of_actor = optimizers.actor.gradient(&params, &loss)?;
-            loss.to_scalar::<f32>()?
+    /// Computes the gradient of the actor; returns its loss.
+    fn actor_gradient(&mut self, pool: &Pool) -> Result<f32, Error> {
+        let Self { both, temperature: Temperature { log_probs, alpha, .. }, .. } = self;
+        let (n, alpha) = (log_probs.len(), *alpha);
+        let ActorAndCritics { policy, critics, experience, batch, noise, actions, d_actions, gradient, slices, .. } = both;
+        let Some(kernel) = policy.network().kernel() else {
+            return both.gradient_by_candle(|ActorAndCritics { policy, critics, noise, .. }, params, obs| {
+                let noise = Tensor::from_slice(noise, (n, noise.len() / n), obs.device())?;
+                actor_loss(policy, params, &critics.online, obs, &noise, alpha)
+            });
         };
-        sums.actor += loss;
-        sums.of_actor.push(step(&mut optimizers.actor, loss, policy.network_mut(), of_actor, rate, f32::MAX, threads));
-        let SacMemory { batch, of_actor, .. } = &self.memory;
-        self.critics.check_diverged(&self.optimizers.actor, of_actor, "actor_loss", loss, rate, batch)
-    }
-
-    /// Moves the targets of the critics.
-    fn follow(&mut self, pool: &Pool) {
-        self.critics.follow(self.config.tau, Threads { pool, probe: self.experience.probe.as_ref() });
-    }
-
-    /// Ends the update, with priorities by its errors.
-    fn end(&mut self, rate: f32) -> Result<(), Error> {
-        let Self { critics, experience, memory, device, .. } = self;
-        let device = device.as_mut().map(|device| &mut device.both);
-        let stopped = critics.end(experience, &memory.batch, device)?;
-        stopped.map_or(Ok(()), |at| self.stopped(at, rate))
+        let (obs, threads) = (batch.columns().obs, Threads { pool, probe: experience.probe.as_ref() });
+        critics.value(Value::Least, obs, actions, pool, d_actions)?;
+        probe::report(threads.probe, Stage::Backward);
+        let of = ActorLoss { policy, samples: ActorSamples { noise, d_actions, alpha } };
+        slices.gradient(kernel, policy.network().samples(obs, None), n, threads, &of, gradient).map(drop)?;
+        let terms = log_probs.iter().zip(&critics.q).map(|(&log_prob, &q)| f64::from(alpha * log_prob - q));
+        Ok((terms.sum::<f64>() / n as f64) as f32)
     }
 }
 
-impl UpdatesOnDevice for Sac {
-    fn both(&mut self) -> Option<&mut DeviceActorCritics> {
-        self.device.as_mut().map(|device| &mut device.both)
+impl Continuous for Sac {
+    type Actor = SquashedGaussian;
+    type Device = DeviceSac;
+
+    fn both(&mut self) -> &mut ActorAndCritics<SquashedGaussian, DeviceSac> {
+        &mut self.both
     }
 
-    fn fetch(&mut self) -> Result<(), Error> {
-        let Self { policy, critics, optimizers, sums, device: Some(device), .. } = self else { return Ok(()) };
-        let learnt = device.both.fetch(policy.network_mut())?;
-        let [of_actor, of_critics] = learnt.steps();
-        optimizers.actor.set_steps(of_actor);
-        critics.set_steps(of_critics);
-        let [of_actor, of_critics] = [&learnt.actor, &learnt.critics];
-        *sums = SacSums {
-            n: of_critics.minibatches,
-            actor: of_actor.policy,
-            critics: of_critics.policy,
-            of_actor: StepSums::of(of_actor),
-            of_critics: StepSums::of(of_critics),
-            ..*sums
-        };
-        if let Some((totals, steps)) = device.temperature()? {
-            (sums.alpha, sums.alpha_loss) = (totals.value, totals.policy);
-            optimizers.alpha.set_steps(steps);
+    fn fetch_own(&mut self) -> Result<(), Error> {
+        let of_device = self.both.device.as_ref().map_or(Ok(None), DeviceSac::temperature)?;
+        if let Some((totals, steps)) = of_device {
+            self.temperature.sums = [totals.value, totals.policy];
+            self.temperature.optimizer.set_steps(steps);
         }
         Ok(())
-    }
-
-    fn stopped(&mut self, at: usize, rate: f32) -> Result<(), Error> {
-        self.fetch()?;
-        let Self { critics, optimizers, device: Some(device), .. } = self else { return Ok(()) };
-        let actor = (!at_critics(at)).then_some(&optimizers.actor);
-        critics.stopped(device.repeat(at)?, actor, rate)
     }
 }
 
 impl Learns for Sac {
     fn experience(&mut self) -> &mut Experience {
-        &mut self.experience
+        &mut self.both.experience
     }
 
     /// Does one update: draws a minibatch, and takes a step of each optimizer.
     fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
-        let (update, rate) = (self.experience.updates(), self.config.learning_rate.at(1.0 - done));
+        let (update, rate) = (self.both.experience.updates(), self.config.learning_rate.at(1.0 - done));
+        self.temperature.alpha = self.temperature.current();
+        self.temperature.sums[0] += self.temperature.alpha;
         self.draw(done, rate)?;
-        let follows = self.experience.updates().is_multiple_of(self.config.target_update_interval);
-        if let Some(device) = &mut self.device {
+        let follows = self.both.experience.updates().is_multiple_of(self.config.target_update_interval);
+        if let Some(device) = &mut self.both.device {
             device.update(follows.then_some(self.config.tau))?;
             return self.end(rate);
         }
         self.set_targets(update, pool)?;
         self.set_actions(update, pool)?;
-        self.learn_alpha(rate);
-        self.learn_critics(rate, pool)?;
-        self.learn_actor(rate, pool)?;
+        self.temperature.learn(rate);
+        self.both.learn_critics(rate, pool)?;
+        let loss = self.actor_gradient(pool)?;
+        self.both.step_actor(loss, rate, pool)?;
         if follows {
-            self.follow(pool);
+            self.both.critics_follow(self.config.tau, pool);
         }
         self.end(rate)
     }
@@ -464,73 +356,48 @@ impl Learns for Sac {
 
 impl Agent for Sac {
     fn policy(&self) -> &dyn Policy {
-        &self.policy
+        &self.both.policy
     }
 
     fn layout(&self) -> &Layout {
-        self.policy.layout()
+        self.both.policy.layout()
     }
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
-        self.sums = SacSums::default();
-        learn_from(self, rollout, 1.0 - remaining, pool)?;
-        self.finish(self.sums.n > 0.0, self.config.learning_rate.at(remaining))?;
-        let SacSums { n, actor, critics, alpha, alpha_loss, of_actor, of_critics } = self.sums;
-        let mut metrics = Metrics::default();
-        metrics.push("train/actor_loss", actor / n);
-        metrics.push("train/critic_loss", critics / n);
-        metrics.push("train/ent_coef", alpha / n);
-        if self.config.ent_coef == OrAuto::Auto {
-            metrics.push("train/ent_coef_loss", alpha_loss / n);
-        }
-        of_critics.and(of_actor).report(&mut metrics);
-        metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
-        metrics.push("train/n_updates", self.critics.steps().taken as f32);
-        Ok(metrics)
+        self.temperature.sums = [0.0; 2];
+        let rate = self.config.learning_rate.at(remaining);
+        self.learn_from(rollout, remaining, rate, pool)?;
+        let [alpha, loss] = self.temperature.sums.map(|sum| sum / self.both.n_updates());
+        let own = [("train/ent_coef", alpha), ("train/ent_coef_loss", loss)];
+        Ok(self.both.metrics(&own[..1 + usize::from(self.temperature.is_learnt())], rate))
     }
 
     fn save(&self) -> Result<Snapshot, Error> {
-        let Optimizers { actor, alpha } = &self.optimizers;
-        let mut moments = actor.moments();
-        moments.extend(self.critics.arrays());
-        let vectors = [&self.log_alpha[..]].into_iter().chain(alpha.vectors());
-        moments.extend(ALPHA.into_iter().zip(vectors).map(|(name, values)| (name.into(), values.to_vec())));
-        if let Some(device) = &self.device {
-            moments.iter_mut().zip(device.arrays()?).for_each(|((_, here), there)| *here = there);
-        }
-        let steps = [self.critics.steps(), alpha.steps()].map(|steps| [steps.taken, steps.skipped]);
-        moments.push((STEPS.into(), parts(steps.as_flattened())));
-        let policy = Snapshot::from(self.policy.weights());
-        let counters = self.experience.counters(actor.steps(), policy.counters.version);
-        Ok(Snapshot { moments, counters, ..policy })
+        let Temperature { log_alpha, optimizer, .. } = &self.temperature;
+        let vectors = [&log_alpha[..]].into_iter().chain(optimizer.vectors());
+        let mut arrays = self.both.arrays();
+        arrays.extend(ALPHA.into_iter().zip(vectors).map(|(name, values)| (name.into(), values.to_vec())));
+        self.both.snapshot(arrays, &[self.both.critics.steps(), optimizer.steps()])
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        snapshot.check()?;
-        if snapshot.params.len() != self.policy.params().len() {
-            return Err(Error::Snapshot("its networks do not fit this agent".into()));
-        }
         let log_alpha = array(snapshot, ALPHA[0], 1)?;
         let [taken, skipped, of_alpha, _] = counts(snapshot, STEPS)?;
-        let critics = self.critics.find(snapshot, StepCount { taken, skipped })?;
-        self.experience.check(&snapshot.counters)?;
-        let mut optimizers = self.optimizers.clone();
-        optimizers.actor.load(&moments(snapshot, ["m", "v"])?, snapshot.counters.steps)?;
-        optimizers.alpha.load(&moments(snapshot, [ALPHA[1], ALPHA[2]])?, StepCount { taken: of_alpha, skipped: 0 })?;
-        self.policy.network_mut().set_params(&snapshot.params, snapshot.counters.version)?;
-        self.critics.load(critics)?;
-        self.log_alpha.copy_from_slice(log_alpha);
-        self.optimizers = optimizers;
-        self.experience.load(&snapshot.counters);
+        let loaded = self.both.find(snapshot, StepCount { taken, skipped })?;
+        let mut optimizer = self.temperature.optimizer.clone();
+        optimizer.load(&moments(snapshot, [ALPHA[1], ALPHA[2]])?, StepCount { taken: of_alpha, skipped: 0 })?;
+        self.both.load(snapshot, loaded)?;
+        self.temperature.log_alpha.copy_from_slice(log_alpha);
+        self.temperature.optimizer = optimizer;
         self.load_device()
     }
 
     fn device(&mut self) -> Option<&mut dyn OnDevice> {
-        self.both().map(|device| device as &mut dyn OnDevice)
+        self.both.on_device()
     }
 
     fn replay(&mut self) -> Option<&mut dyn Replays> {
-        Some(&mut self.experience)
+        Some(&mut self.both.experience)
     }
 
     fn shared(&mut self) -> Option<&mut dyn Shareable> {
@@ -538,15 +405,13 @@ impl Agent for Sac {
     }
 
     fn observed(&mut self) -> Option<&mut dyn Observed> {
-        Some(&mut self.experience)
+        Some(&mut self.both.experience)
     }
 }
 
 impl Shareable for Sac {
     fn share(&mut self, ranks: Arc<dyn Ranks>) {
-        self.device.iter_mut().for_each(|device| device.both.share(ranks.clone()));
-        self.memory.slices.share(ranks.clone());
-        self.critics.share(ranks);
+        self.both.share(ranks);
     }
 }
 
@@ -631,14 +496,15 @@ mod tests {
         let pool = Pool::new(2).unwrap();
         for round in 0..3 {
             [&mut fused, &mut reference].into_iter().for_each(|agent| agent.learn(0.5, &pool).unwrap());
-            let vectors =
-                |agent: &Sac| [agent.critics.gradient.clone(), agent.memory.of_actor.clone(), agent.critics.targets.clone()];
+            let vectors = |agent: &Sac| {
+                [agent.both.critics.gradient.clone(), agent.both.gradient.clone(), agent.both.critics.targets.clone()]
+            };
             for (i, (found, expected)) in vectors(&fused).iter().zip(vectors(&reference)).enumerate() {
                 let distance = distance(found, &expected);
                 assert!(distance < 1e-4, "{conv:?}, {hidden:?}, round {round}, vector {i}: {distance}");
             }
-            assert!((fused.log_alpha[0] - reference.log_alpha[0]).abs() < 1e-6);
-            assert!(distance(&fused.critics.errors, &reference.critics.errors) < 1e-4);
+            assert!((fused.temperature.log_alpha[0] - reference.temperature.log_alpha[0]).abs() < 1e-6);
+            assert!(distance(&fused.both.critics.errors, &reference.both.critics.errors) < 1e-4);
         }
     }
 
@@ -690,16 +556,16 @@ mod tests {
         let (n, rows) = (40, (0..40 * 4).map(|i| ((i * 37 % 101) as f32 - 50.0) / 60.0).collect::<Vec<f32>>());
         let (mut q, mut d_actions, mut scratches) = (vec![0.0; n], vec![0.0; n], [Vec::new(), Vec::new()]);
         let pool = Pool::new(2).unwrap();
-        agent.critics.online.gradient(Value::Least, &rows, &pool, &mut scratches[0], &mut q, &mut d_actions).unwrap();
+        agent.both.critics.online.gradient(Value::Least, &rows, &pool, &mut scratches[0], &mut q, &mut d_actions).unwrap();
         let least = |rows: &[f32]| {
-            let (network, f64) = (agent.critics.online.network(), candle_core::DType::F64);
+            let (network, f64) = (agent.both.critics.online.network(), candle_core::DType::F64);
             let params = network.params_tensor().unwrap().to_dtype(f64).unwrap();
             let rows = Tensor::from_slice(rows, (n, 4), &Device::Cpu).unwrap().to_dtype(f64).unwrap();
-            let q = agent.critics.online.forward(&params, &rows).unwrap();
+            let q = agent.both.critics.online.forward(&params, &rows).unwrap();
             q[0].broadcast_minimum(&q[1]).unwrap().to_vec1::<f64>().unwrap()
         };
         let mut alone = vec![0.0; n];
-        agent.critics.online.least(&rows, &pool, &mut scratches[1], &mut alone).unwrap();
+        agent.both.critics.online.least(&rows, &pool, &mut scratches[1], &mut alone).unwrap();
         assert_eq!(alone, q);
         assert!(q.iter().zip(least(&rows)).all(|(q, exact)| (f64::from(*q) - exact).abs() < 1e-5));
         let moved =
@@ -716,10 +582,10 @@ mod tests {
         train(&mut whole.0, &mut whole.1, 24, &pools[0]);
         train(&mut cut.0, &mut cut.1, 12, &pools[1]);
         let (snapshot, mut replay) = (cut.0.save().unwrap(), Vec::new());
-        cut.0.experience.save_replay(&mut replay).unwrap();
+        cut.0.both.experience.save_replay(&mut replay).unwrap();
         let (mut resumed, _) = agent(config(), LearnerKind::Fused, &[17, 9]);
         resumed.load(&snapshot).unwrap();
-        resumed.experience.load_replay(&snapshot, &mut &replay[..]).unwrap();
+        resumed.both.experience.load_replay(&snapshot, &mut &replay[..]).unwrap();
         assert!(resumed.save().unwrap() == snapshot);
         train(&mut resumed, &mut cut.1, 12, &pools[0]);
         let (saved, expected) = (resumed.save().unwrap(), whole.0.save().unwrap());
@@ -744,16 +610,16 @@ mod tests {
             };
             let (mut agent, mut collector) = agent(of, LearnerKind::Fused, &[17]);
             let metrics = train(&mut agent, &mut collector, 20, &Pool::new(1).unwrap());
-            assert_eq!(agent.alpha() > 1.0, rises, "target {target}");
+            assert_eq!(agent.temperature.current() > 1.0, rises, "target {target}");
             assert!(metrics.get("train/ent_coef_loss").is_some_and(f32::is_finite));
-            assert_eq!(agent.critics.target.network().params(), agent.critics.online.network().params());
+            assert_eq!(agent.both.critics.target.network().params(), agent.both.critics.online.network().params());
         }
         let of = SacConfig { ent_coef: OrAuto::Number(0.2), target_update_interval: 1_000_000, ..config() };
         let (mut agent, mut collector) = agent(of, LearnerKind::Fused, &[17]);
-        let before = agent.critics.target.network().params().to_vec();
+        let before = agent.both.critics.target.network().params().to_vec();
         let metrics = train(&mut agent, &mut collector, 20, &Pool::new(1).unwrap());
-        assert_eq!((metrics.get("train/ent_coef_loss"), agent.alpha()), (None, 0.2));
-        assert!(agent.critics.target.network().params() == before && agent.critics.online.network().params() != before);
+        assert_eq!((metrics.get("train/ent_coef_loss"), agent.temperature.current()), (None, 0.2));
+        assert!(agent.both.critics.target.network().params() == before && agent.both.critics.online.network().params() != before);
     }
 
     #[test]
@@ -762,7 +628,7 @@ mod tests {
             let (agent, mut collector) = agent(config(), LearnerKind::Fused, &[5]);
             let mut agent = agent.on_device(&device).unwrap();
             train(&mut agent, &mut collector, 12, &Pool::new(1).unwrap());
-            assert!(agent.device.unwrap().both.is_captured(), "{device}");
+            assert!(agent.both.device.unwrap().both.is_captured(), "{device}");
         }
     }
 

@@ -12,27 +12,25 @@
 
 use std::sync::Arc;
 
-use candle_core::{Tensor, Var};
-use rl_buffer::{Batch, Rollout};
+use candle_core::Tensor;
+use rl_buffer::Rollout;
 use rl_envs::{ActionSpace, Pool, Space};
 
 use crate::agent::{Observed, OnDevice, Replays, Shareable};
-use crate::algorithms::critics::{CriticSettings, Critics, UpdatesOnDevice, array, counts, draw_noise, moments, parts};
-use crate::algorithms::replayed::{
-    Experience, Learns, Priorities, ReplaySettings, follow, learn_from, optimizer, replay_settings, step,
-};
-use crate::device::replayed::actor_critics::{DeviceActorCritics, DeviceUpdates, at_critics};
+use crate::algorithms::actor_and_critics::{ActorAndCritics, Continuous, STEPS};
+use crate::algorithms::critics::{CriticSettings, array, counts};
+use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, follow, replay_settings};
+use crate::device::replayed::actor_critics::DeviceUpdates;
 use crate::device::replayed::td3::DeviceTd3;
-use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Tile, TileLoss};
-use crate::learner::descent::StepSums;
-use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::learner::optim::{Rule, StepCount};
 use crate::policy::deterministic::{ActionNoise, DeterministicPolicy};
+use crate::policy::squashed::Actor;
 use crate::policy::twin_q::{TwinQ, Value};
 use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;
 use crate::settings::{Kind, MAX_STEPS};
-use crate::{Agent, Error, Layout, Metrics, Policy, Schedule, Scratch, Snapshot, UpdateEvent};
+use crate::{Agent, Error, Layout, Metrics, Policy, Schedule, Snapshot, UpdateEvent};
 
 crate::settings! {
     /// Settings of TD3.
@@ -109,44 +107,9 @@ replay_settings!(Td3Config);
 /// # Ok::<(), rl_agents::Error>(())
 /// ```
 pub struct Td3 {
-    policy: DeterministicPolicy,
+    both: ActorAndCritics<DeterministicPolicy, DeviceTd3>,
     policy_target: DeterministicPolicy,
-    critics: Critics,
-    optimizer: Optimizer,
     config: Td3Config,
-    seed: u64,
-    experience: Experience,
-    memory: Td3Memory,
-    /// Sums over the updates after a rollout.
-    sums: Td3Sums,
-    /// Loss of the latest step of the actor.
-    actor_loss: f32,
-    /// The device that learns, if any.
-    ///
-    /// The policy here is a copy of its own; its target, critics and moments lag behind.
-    device: Option<DeviceTd3>,
-}
-
-/// Reusable memory of updates of B samples.
-struct Td3Memory {
-    batch: Batch,
-    noise: Vec<f32>,     // (B, A)
-    actions: Vec<f32>,   // (B, A)
-    d_actions: Vec<f32>, // (B, A)
-    of_actor: Vec<f32>,
-    scratches: Vec<Scratch>,
-    slices: Slices<()>,
-}
-
-/// Sums over updates.
-#[derive(Clone, Copy, Debug, Default)]
-struct Td3Sums {
-    n: f32,
-    n_actor: f32,
-    actor: f32,
-    critics: f32,
-    of_actor: StepSums,
-    of_critics: StepSums,
 }
 
 /// `-mean Q1` of the policy's actions.
@@ -169,9 +132,8 @@ fn policy_loss(policy: &DeterministicPolicy, params: &Tensor, critics: &TwinQ, o
     critics.forward(&critics.network().params_tensor()?, &rows)?[0].neg()?.mean_all()
 }
 
-/// Names of what a snapshot holds beside actor and critics.
+/// Name of the target's parameters in a snapshot.
 const TARGET: &str = "actor.target";
-const STEPS: &str = "steps";
 
 impl Td3 {
     /// Creates an agent from a policy, for `n_envs` environments with these spaces.
@@ -207,36 +169,13 @@ impl Td3 {
     ) -> Result<Self, Error> {
         config.check()?;
         DeterministicPolicy::check(obs, actions, policy.net())?;
-        let (rule, batch_size) = (Td3Config::RULE, config.batch_size);
-        let settings = CriticSettings { rule, scale: 1.0, batch_size, seed };
-        let critics = Critics::new(obs, actions, config.n_critics, policy.net(), &settings)?;
-        let (experience, batch) = Experience::new(config.replay(), obs, actions, n_envs, seed, replay)?;
-        let columns = || vec![0.0; batch_size * actions.len()];
-        let memory = Td3Memory {
-            batch,
-            noise: columns(),
-            actions: columns(),
-            d_actions: columns(),
-            of_actor: vec![0.0; policy.params().len()],
-            scratches: Vec::new(),
-            slices: Slices::new(),
-        };
         let mut policy_target = policy.clone();
         policy_target.network_mut().only_forward();
         policy.explore(config.action_noise, config.action_noise_std, config.learning_starts.div_ceil(n_envs as u64));
-        Ok(Self {
-            policy_target,
-            optimizer: optimizer(rule, policy.network()),
-            policy,
-            critics,
-            config,
-            seed,
-            experience,
-            memory,
-            sums: Td3Sums::default(),
-            actor_loss: f32::NAN,
-            device: None,
-        })
+        let Td3Config { n_critics: n, batch_size, .. } = config;
+        let critics = CriticSettings { n, rule: Td3Config::RULE, scale: 1.0, batch_size, seed };
+        let both = ActorAndCritics::new(policy, &critics, config.replay(), obs, actions, n_envs, replay)?;
+        Ok(Self { both, policy_target, config })
     }
 
     /// Learns on `device`.
@@ -248,45 +187,34 @@ impl Td3 {
     /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Buffer`] and [`Error::Device`], for
     /// instance without memory.
     pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
-        let Self { policy, critics, config, seed, experience, .. } = &self;
-        let noise = [config.target_policy_noise, config.target_noise_clip];
+        let Self { both: ActorAndCritics { policy, critics, experience, .. }, config, .. } = &self;
+        let (seed, noise) = (self.both.seed(), [config.target_policy_noise, config.target_noise_clip]);
         let critics = critics.on_device(device, policy.bounds())?;
-        let device = DeviceTd3::new(device, policy, critics, experience, config.replay_on_device, *seed, noise)?;
-        self.device = Some(device);
+        let device = DeviceTd3::new(device, policy, critics, experience, config.replay_on_device, seed, noise)?;
+        self.both.device = Some(device);
         self.load_device()?;
         Ok(self)
     }
 
     /// Copies the state to the device, if one learns.
     fn load_device(&mut self) -> Result<(), Error> {
-        let Self { device, policy, policy_target, critics, optimizer, .. } = self;
-        let optimizers = [&*optimizer, critics.optimizer()];
-        device.as_mut().map_or(Ok(()), |device| device.load([policy, policy_target], critics.both(), optimizers))
-    }
-
-    /// Draws the next minibatch, after the fraction `done` of training.
-    fn draw(&mut self, done: f32, rate: f32) -> Result<(), Error> {
-        self.sums.n += 1.0;
-        self.turn(rate)?;
-        let Self { experience, memory, device, sums, .. } = self;
-        let Some(device) = device else { return experience.draw(done, &mut memory.batch, false) };
-        probe::report(experience.probe.as_ref(), Stage::Waiting);
-        if sums.n == 1.0 {
-            device.both.begin(rate, Td3Config::RULE)?;
-        }
-        device.both.minibatches.draw(experience, done)
+        let Self { both, policy_target, .. } = self;
+        let Some(mut device) = both.device.take() else { return Ok(()) };
+        let loaded = device.load([&both.policy, policy_target], both.critics.both(), both.optimizers());
+        both.device = Some(device);
+        loaded
     }
 
     /// Computes `y = r + discount min Q_target(s', a')`.
     ///
     /// a' is the target policy's, with clipped noise.
     fn set_targets(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
-        let Self { policy_target, critics, config, seed, experience, memory, .. } = self;
-        experience.report(UpdateEvent::TargetsBegin);
-        let Td3Memory { batch, noise, actions, scratches, .. } = memory;
+        let Self { both, policy_target, config } = self;
+        both.experience.report(UpdateEvent::TargetsBegin);
+        both.draw_noise(update, 1);
+        let ActorAndCritics { critics, experience, batch, noise, actions, scratches, .. } = both;
         let batch = batch.columns();
         policy_target.choose(batch.next_obs, pool, scratches, actions)?;
-        draw_noise(*seed, update, 1, policy_target.n_actions(), noise);
         let clip = config.target_noise_clip;
         for (action, noise) in actions.iter_mut().zip(noise) {
             *action = (*action + (config.target_policy_noise * *noise).clamp(-clip, clip)).clamp(-1.0, 1.0);
@@ -300,115 +228,61 @@ impl Td3 {
         Ok(())
     }
 
-    /// Takes a step of the critics.
-    fn learn_critics(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, critics, experience, memory, sums, .. } = self;
-        let threads = Threads { pool, probe: experience.probe.as_ref() };
-        let (loss, norm) = critics.learn(&memory.batch, policy.bounds(), rate, threads)?;
-        sums.critics += loss;
-        sums.of_critics.push(norm);
-        Ok(())
-    }
-
-    /// Takes a step of the actor.
-    fn learn_actor(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, critics, optimizer, experience, memory, sums, .. } = self;
-        let threads = Threads { pool, probe: experience.probe.as_ref() };
-        let Td3Memory { batch, actions, d_actions, of_actor, scratches, slices, .. } = memory;
-        let (obs, n) = (batch.columns().obs, critics.q.len());
-        let loss = if let Some(kernel) = policy.network().kernel() {
-            policy.choose(obs, pool, scratches, actions)?;
-            critics.value(Value::First, obs, actions, pool, d_actions)?;
-            probe::report(threads.probe, Stage::Backward);
-            let of = PolicyLoss { policy, d_actions };
-            slices.gradient(kernel, policy.network().samples(obs, None), n, threads, &of, of_actor).map(drop)?;
-            (-critics.q.iter().map(|&q| f64::from(q)).sum::<f64>() / n as f64) as f32
-        } else {
-            let network = policy.network();
-            let params = Var::from_slice(network.params(), network.params().len(), network.device())?;
-            let loss = policy_loss(policy, &params, &critics.online, &network.features(obs)?)?;
-            *of_actor = optimizer.gradient(&params, &loss)?;
-            loss.to_scalar::<f32>()?
+    /// Computes the gradient of the actor; returns its loss.
+    fn actor_gradient(&mut self, pool: &Pool) -> Result<f32, Error> {
+        let both = &mut self.both;
+        let ActorAndCritics { policy, critics, experience, batch, actions, d_actions, gradient, scratches, slices, .. } = both;
+        let Some(kernel) = policy.network().kernel() else {
+            return both.gradient_by_candle(|both, params, obs| policy_loss(&both.policy, params, &both.critics.online, obs));
         };
-        self.actor_loss = loss;
-        sums.n_actor += 1.0;
-        sums.actor += loss;
-        sums.of_actor.push(step(optimizer, loss, policy.network_mut(), of_actor, rate, f32::MAX, threads));
-        let Td3Memory { batch, of_actor, .. } = &self.memory;
-        self.critics.check_diverged(&self.optimizer, of_actor, "actor_loss", loss, rate, batch)
+        let (obs, threads) = (batch.columns().obs, Threads { pool, probe: experience.probe.as_ref() });
+        policy.choose(obs, pool, scratches, actions)?;
+        critics.value(Value::First, obs, actions, pool, d_actions)?;
+        probe::report(threads.probe, Stage::Backward);
+        let (of, n) = (PolicyLoss { policy, d_actions }, critics.q.len());
+        slices.gradient(kernel, policy.network().samples(obs, None), n, threads, &of, gradient).map(drop)?;
+        Ok((-critics.q.iter().map(|&q| f64::from(q)).sum::<f64>() / n as f64) as f32)
     }
 
     /// Moves the targets of the actor and the critics.
     fn follow(&mut self, pool: &Pool) {
-        let Self { policy, policy_target, critics, config, experience, .. } = self;
-        let threads = Threads { pool, probe: experience.probe.as_ref() };
-        follow(policy_target.network_mut(), policy.network().params(), config.tau, threads);
-        critics.follow(config.tau, threads);
-    }
-
-    /// Ends the update, with priorities by its errors.
-    fn end(&mut self, rate: f32) -> Result<(), Error> {
-        let Self { critics, experience, memory, device, .. } = self;
-        let device = device.as_mut().map(|device| &mut device.both);
-        let stopped = critics.end(experience, &memory.batch, device)?;
-        stopped.map_or(Ok(()), |at| self.stopped(at, rate))
+        let Self { both, policy_target, config } = self;
+        let threads = Threads { pool, probe: both.experience.probe.as_ref() };
+        follow(policy_target.network_mut(), both.policy.network().params(), config.tau, threads);
+        both.critics_follow(config.tau, pool);
     }
 }
 
-impl UpdatesOnDevice for Td3 {
-    fn both(&mut self) -> Option<&mut DeviceActorCritics> {
-        self.device.as_mut().map(|device| &mut device.both)
-    }
+impl Continuous for Td3 {
+    type Actor = DeterministicPolicy;
+    type Device = DeviceTd3;
 
-    fn fetch(&mut self) -> Result<(), Error> {
-        let Self { policy, critics, optimizer, sums, actor_loss, device: Some(device), .. } = self else { return Ok(()) };
-        let learnt = device.both.fetch(policy.network_mut())?;
-        let [of_actor, of_critics] = learnt.steps();
-        optimizer.set_steps(of_actor);
-        critics.set_steps(of_critics);
-        let [of_actor, of_critics] = [&learnt.actor, &learnt.critics];
-        *sums = Td3Sums {
-            n: of_critics.minibatches,
-            n_actor: of_actor.minibatches,
-            actor: of_actor.policy,
-            critics: of_critics.policy,
-            of_actor: StepSums::of(of_actor),
-            of_critics: StepSums::of(of_critics),
-        };
-        if of_actor.minibatches > 0.0 {
-            *actor_loss = of_actor.last[0];
-        }
-        Ok(())
-    }
-
-    fn stopped(&mut self, at: usize, rate: f32) -> Result<(), Error> {
-        self.fetch()?;
-        let Self { critics, optimizer, device: Some(device), .. } = self else { return Ok(()) };
-        let actor = (!at_critics(at)).then_some(&*optimizer);
-        critics.stopped(device.repeat(at)?, actor, rate)
+    fn both(&mut self) -> &mut ActorAndCritics<DeterministicPolicy, DeviceTd3> {
+        &mut self.both
     }
 }
 
 impl Learns for Td3 {
     fn experience(&mut self) -> &mut Experience {
-        &mut self.experience
+        &mut self.both.experience
     }
 
     /// Does one update: a step of the critics.
     ///
     /// With every `policy_delay`-th one goes a step of the actor and of the targets.
     fn learn(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
-        let (update, rate) = (self.experience.updates(), self.config.learning_rate.at(1.0 - done));
+        let (update, rate) = (self.both.experience.updates(), self.config.learning_rate.at(1.0 - done));
         self.draw(done, rate)?;
-        let is_due = self.experience.updates().is_multiple_of(self.config.policy_delay);
-        if let Some(device) = &mut self.device {
+        let is_due = self.both.experience.updates().is_multiple_of(self.config.policy_delay);
+        if let Some(device) = &mut self.both.device {
             device.update(is_due.then_some(self.config.tau))?;
             return self.end(rate);
         }
         self.set_targets(update, pool)?;
-        self.learn_critics(rate, pool)?;
+        self.both.learn_critics(rate, pool)?;
         if is_due {
-            self.learn_actor(rate, pool)?;
+            let loss = self.actor_gradient(pool)?;
+            self.both.step_actor(loss, rate, pool)?;
             self.follow(pool);
         }
         self.end(rate)
@@ -417,66 +291,41 @@ impl Learns for Td3 {
 
 impl Agent for Td3 {
     fn policy(&self) -> &dyn Policy {
-        &self.policy
+        &self.both.policy
     }
 
     fn layout(&self) -> &Layout {
-        self.policy.layout()
+        self.both.policy.layout()
     }
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
-        self.sums = Td3Sums::default();
-        learn_from(self, rollout, 1.0 - remaining, pool)?;
-        self.finish(self.sums.n > 0.0, self.config.learning_rate.at(remaining))?;
-        let Td3Sums { n, n_actor, actor, critics, of_actor, of_critics } = self.sums;
-        let mut metrics = Metrics::default();
-        metrics.push("train/actor_loss", if n_actor > 0.0 { actor / n_actor } else { self.actor_loss });
-        metrics.push("train/critic_loss", critics / n);
-        of_critics.and(of_actor).report(&mut metrics);
-        metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));
-        metrics.push("train/n_updates", self.critics.steps().taken as f32);
-        Ok(metrics)
+        let rate = self.config.learning_rate.at(remaining);
+        self.learn_from(rollout, remaining, rate, pool)?;
+        Ok(self.both.metrics(&[], rate))
     }
 
     fn save(&self) -> Result<Snapshot, Error> {
-        let mut moments = self.optimizer.moments();
-        moments.push((TARGET.into(), self.policy_target.params().to_vec()));
-        moments.extend(self.critics.arrays());
-        if let Some(device) = &self.device {
-            moments.iter_mut().zip(device.arrays()?).for_each(|((_, here), there)| *here = there);
-        }
-        let StepCount { taken, skipped } = self.critics.steps();
-        moments.push((STEPS.into(), parts(&[taken, skipped])));
-        let policy = Snapshot::from(self.policy.weights());
-        let counters = self.experience.counters(self.optimizer.steps(), policy.counters.version);
-        Ok(Snapshot { moments, counters, ..policy })
+        let mut arrays = self.both.arrays();
+        // After the two moments of the actor.
+        arrays.insert(2, (TARGET.into(), self.policy_target.params().to_vec()));
+        self.both.snapshot(arrays, &[self.both.critics.steps()])
     }
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
-        snapshot.check()?;
-        let policy_target = array(snapshot, TARGET, self.policy.params().len())?;
-        if snapshot.params.len() != self.policy.params().len() {
-            return Err(Error::Snapshot("its networks do not fit this agent".into()));
-        }
+        let policy_target = array(snapshot, TARGET, self.policy_target.params().len())?;
         let [taken, skipped] = counts(snapshot, STEPS)?;
-        let critics = self.critics.find(snapshot, StepCount { taken, skipped })?;
-        self.experience.check(&snapshot.counters)?;
-        let mut optimizer = self.optimizer.clone();
-        optimizer.load(&moments(snapshot, ["m", "v"])?, snapshot.counters.steps)?;
-        self.policy.network_mut().set_params(&snapshot.params, snapshot.counters.version)?;
+        let loaded = self.both.find(snapshot, StepCount { taken, skipped })?;
+        self.both.load(snapshot, loaded)?;
         self.policy_target.network_mut().set_params(policy_target, 0)?;
-        self.critics.load(critics)?;
-        self.optimizer = optimizer;
-        self.experience.load(&snapshot.counters);
         self.load_device()
     }
 
     fn device(&mut self) -> Option<&mut dyn OnDevice> {
-        self.both().map(|device| device as &mut dyn OnDevice)
+        self.both.on_device()
     }
 
     fn replay(&mut self) -> Option<&mut dyn Replays> {
-        Some(&mut self.experience)
+        Some(&mut self.both.experience)
     }
 
     fn shared(&mut self) -> Option<&mut dyn Shareable> {
@@ -484,21 +333,20 @@ impl Agent for Td3 {
     }
 
     fn observed(&mut self) -> Option<&mut dyn Observed> {
-        Some(&mut self.experience)
+        Some(&mut self.both.experience)
     }
 }
 
 impl Shareable for Td3 {
     fn share(&mut self, ranks: Arc<dyn Ranks>) {
-        self.device.iter_mut().for_each(|device| device.both.share(ranks.clone()));
-        self.memory.slices.share(ranks.clone());
-        self.critics.share(ranks);
+        self.both.share(ranks);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithms::critics::Critics;
     use crate::fixture::Gaze;
     use crate::{Activation, Collector, LearnerKind, NetConfig};
     use candle_core::{DType, Device};
@@ -586,8 +434,8 @@ mod tests {
         for round in 0..4 {
             [&mut fused, &mut reference].into_iter().for_each(|agent| agent.learn(0.5, &pool).unwrap());
             let vectors = |agent: &Td3| {
-                let Critics { gradient, targets, errors, .. } = &agent.critics;
-                [gradient, &agent.memory.of_actor, targets, errors].map(Vec::clone)
+                let Critics { gradient, targets, errors, .. } = &agent.both.critics;
+                [gradient, &agent.both.gradient, targets, errors].map(Vec::clone)
             };
             for (i, (found, expected)) in vectors(&fused).iter().zip(vectors(&reference)).enumerate() {
                 if i == 1 && round == 0 {
@@ -609,15 +457,15 @@ mod tests {
         agent.config.learning_rate = Schedule::Constant(0.0);
         agent.learn(0.5, &pool).unwrap();
         let loss = |params: &[f32]| {
-            let (network, f64) = (agent.policy.network(), DType::F64);
-            let obs = network.features(agent.memory.batch.columns().obs).unwrap().to_dtype(f64).unwrap();
+            let (network, f64) = (agent.both.policy.network(), DType::F64);
+            let obs = network.features(agent.both.batch.columns().obs).unwrap().to_dtype(f64).unwrap();
             let params = Tensor::from_slice(params, params.len(), &Device::Cpu).unwrap().to_dtype(f64).unwrap();
-            let rows = Tensor::cat(&[&obs, &agent.policy.forward(&params, &obs).unwrap()], 1).unwrap();
-            let critics = agent.critics.online.network().params_tensor().unwrap().to_dtype(f64).unwrap();
-            -agent.critics.online.forward(&critics, &rows).unwrap()[0].mean_all().unwrap().to_scalar::<f64>().unwrap()
+            let rows = Tensor::cat(&[&obs, &agent.both.policy.forward(&params, &obs).unwrap()], 1).unwrap();
+            let critics = agent.both.critics.online.network().params_tensor().unwrap().to_dtype(f64).unwrap();
+            -agent.both.critics.online.forward(&critics, &rows).unwrap()[0].mean_all().unwrap().to_scalar::<f64>().unwrap()
         };
-        let mut params = agent.policy.params().to_vec();
-        let largest = agent.memory.of_actor.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        let mut params = agent.both.policy.params().to_vec();
+        let largest = agent.both.gradient.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
         for at in (0..params.len()).step_by(7) {
             let (x, step) = (params[at], 1e-3);
             params[at] = x + step;
@@ -625,7 +473,7 @@ mod tests {
             params[at] = x - step;
             let (below, width) = (loss(&params), f64::from((x + step) - (x - step)));
             params[at] = x;
-            let (found, expected) = (f64::from(agent.memory.of_actor[at]), (above - below) / width);
+            let (found, expected) = (f64::from(agent.both.gradient[at]), (above - below) / width);
             assert!((found - expected).abs() < 0.02 * f64::from(largest), "parameter {at}: {found}, not {expected}");
         }
     }
@@ -639,11 +487,11 @@ mod tests {
             train(&mut whole.0, &mut whole.1, 24, &pools[0]);
             train(&mut cut.0, &mut cut.1, 12, &pools[1]);
             let (snapshot, mut replay) = (cut.0.save().unwrap(), Vec::new());
-            cut.0.experience.save_replay(&mut replay).unwrap();
+            cut.0.both.experience.save_replay(&mut replay).unwrap();
             let state = cut.1.save().unwrap();
             let (mut resumed, mut collector) = agent(config, LearnerKind::Fused, &[17, 9]);
             resumed.load(&snapshot).unwrap();
-            resumed.experience.load_replay(&snapshot, &mut &replay[..]).unwrap();
+            resumed.both.experience.load_replay(&snapshot, &mut &replay[..]).unwrap();
             collector.load(state).unwrap();
             assert!(resumed.save().unwrap() == snapshot);
             train(&mut resumed, &mut collector, 12, &pools[0]);
@@ -668,9 +516,9 @@ mod tests {
                 Td3Config { learning_starts: MAX_STEPS as u64, target_policy_noise, target_noise_clip, n_critics, ..config() };
             let (mut agent, mut collector) = agent(config, LearnerKind::Fused, &[9]);
             train(&mut agent, &mut collector, 30, &pool);
-            agent.experience.draw(0.5, &mut agent.memory.batch, false).unwrap();
+            agent.both.experience.draw(0.5, &mut agent.both.batch, false).unwrap();
             agent.set_targets(3, &pool).unwrap();
-            (agent.critics.targets.clone(), agent.memory.actions.clone())
+            (agent.both.critics.targets.clone(), agent.both.actions.clone())
         };
         let (plain, actions) = targets(0.0, 0.5, 2);
         assert!(targets(1.0, 0.0, 2).0 == plain, "noise that is clipped to nothing");

@@ -53,6 +53,7 @@ pub struct DeterministicPolicy {
 }
 
 over_network!(DeterministicPolicy: bounds, net, noise, noise_std, random_steps);
+actor!(DeterministicPolicy);
 
 impl DeterministicPolicy {
     /// Checks that these settings and spaces allow a policy.
@@ -90,16 +91,6 @@ impl DeterministicPolicy {
     /// In the first `random_steps` lifetime steps of an environment, all actions are uniformly random instead.
     pub fn explore(&mut self, noise: ActionNoise, std: f32, random_steps: u64) {
         (self.noise, self.noise_std, self.random_steps) = (noise, std, random_steps);
-    }
-
-    /// Settings of the network.
-    pub(crate) fn net(&self) -> &NetConfig {
-        &self.net
-    }
-
-    /// Middle and half of the range of each dimension of an action.
-    pub(crate) fn bounds(&self) -> &[[f32; 2]] {
-        &self.bounds
     }
 
     /// Number A of dimensions of an action.
@@ -258,7 +249,7 @@ mod tests {
         let obs = vec![0.3; 2 * n];
         policy.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice }, acted, &mut Scratch::default()).unwrap();
         assert!(log_probs.iter().chain(&values).all(|&x| x == 0.0));
-        actions.iter().map(|&action| to_unit(policy.bounds()[0], action)).collect()
+        actions.iter().map(|&action| to_unit(policy.bounds[0], action)).collect()
     }
 
     #[test]

@@ -53,6 +53,29 @@ macro_rules! over_network {
     };
 }
 
+/// Implements [`Actor`](squashed::Actor) by fields.
+macro_rules! actor {
+    ($policy:ty) => {
+        impl $crate::policy::squashed::Actor for $policy {
+            fn network(&self) -> &Network {
+                <$policy>::network(self)
+            }
+
+            fn network_mut(&mut self) -> &mut Network {
+                <$policy>::network_mut(self)
+            }
+
+            fn net(&self) -> &NetConfig {
+                &self.net
+            }
+
+            fn bounds(&self) -> &[[f32; 2]] {
+                &self.bounds
+            }
+        }
+    };
+}
+
 pub mod distributions;
 
 pub(crate) mod actor_critic;

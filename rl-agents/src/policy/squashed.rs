@@ -28,6 +28,19 @@ const LOG_STD_RANGE: (f32, f32) = (-20.0, 2.0);
 /// Constant added to the derivative of tanh in a logarithm.
 const EPSILON: f32 = 1e-6;
 
+/// A policy of continuous actions over one network.
+pub(crate) trait Actor: Policy {
+    fn network(&self) -> &Network;
+
+    fn network_mut(&mut self) -> &mut Network;
+
+    /// Settings of the network.
+    fn net(&self) -> &NetConfig;
+
+    /// Middle and half of the range of each dimension of an action.
+    fn bounds(&self) -> &[[f32; 2]];
+}
+
 /// A squashed Gaussian policy over one network with two heads.
 ///
 /// The networks `mean` and `log_std` follow a shared `trunk`. Initialization: orthogonal, gain sqrt(2) in hidden layers, 0.01 in
@@ -88,6 +101,7 @@ pub(crate) struct ActorSamples<'a> {
 }
 
 over_network!(SquashedGaussian: bounds, net, random_steps);
+actor!(SquashedGaussian);
 
 impl SquashedGaussian {
     /// Checks that these settings and spaces allow a policy.
@@ -134,16 +148,6 @@ impl SquashedGaussian {
     pub fn unset(obs: &Space, actions: &ActionSpace, net: &NetConfig) -> Result<Self, Error> {
         let network = Network::unset(Self::shape(obs, actions, net)?, obs, net);
         Ok(Self { network, bounds: bounds_of(actions)?, net: net.clone(), random_steps: 0 })
-    }
-
-    /// Settings of the network.
-    pub(crate) fn net(&self) -> &NetConfig {
-        &self.net
-    }
-
-    /// Middle and half of the range of each dimension of an action.
-    pub(crate) fn bounds(&self) -> &[[f32; 2]] {
-        &self.bounds
     }
 
     /// Kernel's chains of the means and of `log_std`.

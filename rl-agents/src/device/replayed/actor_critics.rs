@@ -24,6 +24,7 @@ use crate::device::times::DeviceWatch;
 use crate::learner::BatchSizes;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::policy::network::Network;
+use crate::policy::squashed::Actor;
 use crate::policy::twin_q::TwinQ;
 use crate::ranks::Ranks;
 
@@ -98,21 +99,19 @@ impl OnDevice for DeviceActorCritics {
 impl DeviceActorCritics {
     /// Allocates memory for minibatches of transitions, and loads the kernels.
     ///
-    /// With a copy of the replay memory if `copied`. `bounds` are the middle and half of the range of each dimension of an
-    /// action.
+    /// With a copy of the replay memory if `copied`.
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the networks; [`Error::Buffer`] and [`Error::Device`].
     pub(crate) fn new(
         device: &Device,
-        actor: &Network,
+        actor: &impl Actor,
         critics: DeviceCritics,
-        bounds: &[[f32; 2]],
         experience: &Experience,
         copied: bool,
         seed: u64,
     ) -> Result<Self, Error> {
-        let b = critics.targets.len();
+        let (b, a, actor) = (critics.targets.len(), actor.bounds().len(), actor.network());
         Ok(Self {
             minibatches: DeviceMinibatches::new(device, experience, copied, b, 2)?,
             kernels: Kernels::new(device)?,
@@ -120,7 +119,7 @@ impl DeviceActorCritics {
             inputs: Inputs::new(device, actor, experience.transitions().shape().obs_len)?,
             critics,
             whole: MinibatchSlices::new(b, 1, 1, 1),
-            actions: Buffer::zeros(device, b * bounds.len())?,
+            actions: Buffer::zeros(device, b * a)?,
             terms: Buffer::zeros(device, TD_TERMS * b)?,
             seed,
             beside: 0,
@@ -272,6 +271,14 @@ impl DeviceActorCritics {
 /// An algorithm's updates on a device.
 pub(crate) trait DeviceUpdates {
     fn both(&mut self) -> &mut DeviceActorCritics;
+
+    /// Begins the updates after some steps of the environments.
+    fn begin(&mut self, rate: f32, rule: Rule) -> Result<(), Error> {
+        self.both().begin(rate, rule)
+    }
+
+    /// Copies what a snapshot has beside the actor's parameters, in its order.
+    fn arrays(&self) -> Result<Vec<Vec<f32>>, Error>;
 
     /// Enqueues the work of an update with the current minibatch.
     ///

@@ -53,7 +53,7 @@ impl DeviceSac {
         seed: u64,
         target_entropy: Option<f32>,
     ) -> Result<Self, Error> {
-        let both = DeviceActorCritics::new(device, policy.network(), critics, policy.bounds(), experience, copied, seed)?;
+        let both = DeviceActorCritics::new(device, policy, critics, experience, copied, seed)?;
         let (b, floats) = (both.batch_size(), |len: usize| Buffer::<f32>::zeros(device, len));
         let learnt = |target_entropy| -> Result<_, Error> {
             let [log_alpha, m, v, gradient] = [floats(1)?, floats(1)?, floats(1)?, floats(1)?];
@@ -89,13 +89,6 @@ impl DeviceSac {
             stream.upload(&to.view_mut(), from)?;
         }
         set_steps(stream, state, of_alpha.steps(), 0)
-    }
-
-    /// Begins the updates after some steps of the environments.
-    pub(crate) fn begin(&mut self, rate: f32, rule: Rule) -> Result<(), Error> {
-        self.both.begin(rate, rule)?;
-        let DeviceParts { launches, .. } = self.both.parts();
-        self.learnt.as_mut().map_or(Ok(()), |learnt| begin(launches.queue, &mut learnt.state, rate, f32::MAX, rule))
     }
 
     /// Enqueues actions that the policy draws for the observations or the next ones.
@@ -160,11 +153,21 @@ impl DeviceSac {
         let LearnerCounters { taken, skipped, .. } = state.counters(stream)?;
         Ok(Some((state.totals(stream)?, StepCount { taken, skipped })))
     }
+}
 
-    /// Copies what a snapshot has beside the actor's parameters, in its order.
-    ///
+impl DeviceUpdates for DeviceSac {
+    fn both(&mut self) -> &mut DeviceActorCritics {
+        &mut self.both
+    }
+
+    fn begin(&mut self, rate: f32, rule: Rule) -> Result<(), Error> {
+        self.both.begin(rate, rule)?;
+        let DeviceParts { launches, .. } = self.both.parts();
+        self.learnt.as_mut().map_or(Ok(()), |learnt| begin(launches.queue, &mut learnt.state, rate, f32::MAX, rule))
+    }
+
     /// A temperature that is not learnt is left out.
-    pub(crate) fn arrays(&self) -> Result<Vec<Vec<f32>>, Error> {
+    fn arrays(&self) -> Result<Vec<Vec<f32>>, Error> {
         let stream = &self.both.minibatches.stream;
         let mut arrays = self.both.actor.moments(stream)?.to_vec();
         arrays.extend(self.both.critics.arrays(stream)?);
@@ -175,13 +178,6 @@ impl DeviceSac {
         }
         Ok(arrays)
     }
-}
-
-impl DeviceUpdates for DeviceSac {
-    fn both(&mut self) -> &mut DeviceActorCritics {
-        &mut self.both
-    }
-
     fn learn(&mut self, tau: Option<f32>) -> Result<(), Error> {
         self.set_targets(true)?;
         self.draw(false, 1)?;

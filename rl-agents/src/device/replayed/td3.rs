@@ -40,7 +40,7 @@ impl DeviceTd3 {
         seed: u64,
         noise: [f32; 2],
     ) -> Result<Self, Error> {
-        let mut both = DeviceActorCritics::new(device, policy.network(), critics, policy.bounds(), experience, copied, seed)?;
+        let mut both = DeviceActorCritics::new(device, policy, critics, experience, copied, seed)?;
         let target = Buffer::<f32>::zeros(device, policy.network().params().len())?;
         both.beside = target.bytes();
         Ok(Self { both, target, chain: policy.network().chain(0), noise })
@@ -100,15 +100,6 @@ impl DeviceTd3 {
         let (stream, target, others) = (launches.queue.stream, &target.view_mut(), Some(&critics.online.state));
         Ok(launches.q_learning.follow(stream, &actor.params.view(), target, tau, &actor.state, others)?)
     }
-
-    /// Copies what a snapshot has beside the actor's parameters, in its order.
-    pub(crate) fn arrays(&self) -> Result<Vec<Vec<f32>>, Error> {
-        let stream = &self.both.minibatches.stream;
-        let mut arrays = self.both.actor.moments(stream)?.to_vec();
-        arrays.push(download(stream, &self.target.view())?);
-        arrays.extend(self.both.critics.arrays(stream)?);
-        Ok(arrays)
-    }
 }
 
 impl DeviceUpdates for DeviceTd3 {
@@ -116,6 +107,13 @@ impl DeviceUpdates for DeviceTd3 {
         &mut self.both
     }
 
+    fn arrays(&self) -> Result<Vec<Vec<f32>>, Error> {
+        let stream = &self.both.minibatches.stream;
+        let mut arrays = self.both.actor.moments(stream)?.to_vec();
+        arrays.push(download(stream, &self.target.view())?);
+        arrays.extend(self.both.critics.arrays(stream)?);
+        Ok(arrays)
+    }
     fn learn(&mut self, tau: Option<f32>) -> Result<(), Error> {
         self.set_targets()?;
         self.both.step_critics()?;

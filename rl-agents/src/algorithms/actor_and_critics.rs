@@ -1,0 +1,339 @@
+//! An actor of continuous actions and its critics, which learn from a replay memory.
+//!
+//! [`sac`](crate::sac) and [`td3`](crate::td3) share the memory of an update, the steps of both networks, updates on a device, sums and
+//! snapshots. Their files have targets, the actor's loss, and when a network takes a step.
+
+use std::sync::Arc;
+
+use candle_core::{Tensor, Var};
+use rl_buffer::{Batch, Memory, Rollout};
+use rl_envs::{ActionSpace, Pool, Purpose, Space, rng};
+
+use crate::agent::OnDevice;
+use crate::algorithms::critics::{CriticSettings, Critics, LoadedCritics, moments, parts};
+use crate::algorithms::replayed::{Experience, Learns, ReplaySettings, learn_from, optimizer, step};
+use crate::device::replayed::actor_critics::{DeviceUpdates, at_critics};
+use crate::kernel::gradient::Slices;
+use crate::learner::descent::StepSums;
+use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::policy::squashed::Actor;
+use crate::probe::{self, Stage, Threads};
+use crate::ranks::Ranks;
+use crate::{Error, Metrics, Scratch, Snapshot};
+
+/// An actor and its critics, with the memory of an update of B samples.
+pub(crate) struct ActorAndCritics<P, D> {
+    pub(crate) policy: P,
+    pub(crate) critics: Critics,
+    pub(crate) experience: Experience,
+    pub(crate) batch: Batch,
+    pub(crate) noise: Vec<f32>,     // (B, A)
+    pub(crate) actions: Vec<f32>,   // (B, A)
+    pub(crate) d_actions: Vec<f32>, // (B, A)
+    pub(crate) gradient: Vec<f32>,  // (P), of the actor
+    pub(crate) scratches: Vec<Scratch>,
+    pub(crate) slices: Slices<()>,
+    /// The actor's.
+    optimizer: Optimizer,
+    /// Rule of all optimizers.
+    rule: Rule,
+    seed: u64,
+    /// Sums over the updates after a rollout.
+    sums: Sums,
+    /// Loss of the latest step of the actor.
+    actor_loss: f32,
+    /// The device that learns, if any.
+    ///
+    /// The policy here is a copy of its own; all else that learns lags behind.
+    pub(crate) device: Option<D>,
+}
+
+/// Sums over updates.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    n: f32,
+    n_actor: f32,
+    actor: f32,
+    critics: f32,
+    of_actor: StepSums,
+    of_critics: StepSums,
+}
+
+/// Critics and the actor's optimizer of a snapshot that fits.
+pub(crate) struct Loaded<'a> {
+    critics: LoadedCritics<'a>,
+    optimizer: Optimizer,
+}
+
+/// Name of the counters of steps in a snapshot.
+pub(crate) const STEPS: &str = "steps";
+
+impl<P: Actor, D: DeviceUpdates> ActorAndCritics<P, D> {
+    /// Creates critics, and a replay memory for `n_envs` environments with these spaces.
+    ///
+    /// # Errors
+    /// Errors of [`NetConfig::check`](crate::NetConfig::check); [`Error::Buffer`] if the replay memory does not fit.
+    pub(crate) fn new(
+        policy: P,
+        critics: &CriticSettings,
+        replay: ReplaySettings,
+        obs: &Space,
+        actions: &ActionSpace,
+        n_envs: usize,
+        memory: &Arc<dyn Memory>,
+    ) -> Result<Self, Error> {
+        let CriticSettings { rule, batch_size, seed, .. } = *critics;
+        let critics = Critics::new(obs, actions, policy.net(), critics)?;
+        let (experience, batch) = Experience::new(replay, obs, actions, n_envs, seed, memory)?;
+        let columns = || vec![0.0; batch_size * actions.len()];
+        Ok(Self {
+            critics,
+            experience,
+            batch,
+            noise: columns(),
+            actions: columns(),
+            d_actions: columns(),
+            gradient: vec![0.0; policy.network().params().len()],
+            scratches: Vec::new(),
+            slices: Slices::new(),
+            optimizer: optimizer(rule, policy.network()),
+            policy,
+            rule,
+            seed,
+            sums: Sums::default(),
+            actor_loss: f32::NAN,
+            device: None,
+        })
+    }
+
+    /// Draws normal numbers of the update's streams from `first` on, as noise.
+    pub(crate) fn draw_noise(&mut self, update: u64, first: u32) {
+        let a = self.policy.bounds().len();
+        for (i, row) in (first..).zip(self.noise.chunks_exact_mut(a)) {
+            for (block, part) in (0..).zip(row.chunks_mut(4)) {
+                let normals = rng::normals(rng::block(self.seed, i, update, Purpose::Replay, block));
+                part.copy_from_slice(&normals[..part.len()]);
+            }
+        }
+    }
+
+    /// Takes a step of the critics towards their targets.
+    ///
+    /// # Errors
+    /// Those of [`Critics::learn`].
+    pub(crate) fn learn_critics(&mut self, rate: f32, pool: &Pool) -> Result<(), Error> {
+        let Self { policy, critics, experience, batch, sums, .. } = self;
+        let threads = Threads { pool, probe: experience.probe.as_ref() };
+        let (loss, norm) = critics.learn(batch, policy.bounds(), rate, threads)?;
+        sums.critics += loss;
+        sums.of_critics.push(norm);
+        Ok(())
+    }
+
+    /// Computes the actor's gradient with candle operations; returns the loss.
+    ///
+    /// `loss` receives the actor's parameters (P), and the observations (B, D).
+    ///
+    /// # Errors
+    /// Errors of candle.
+    pub(crate) fn gradient_by_candle(
+        &mut self,
+        loss: impl FnOnce(&Self, &Tensor, &Tensor) -> candle_core::Result<Tensor>,
+    ) -> Result<f32, Error> {
+        let network = self.policy.network();
+        let params = Var::from_slice(network.params(), network.params().len(), network.device())?;
+        let loss = loss(self, &params, &network.features(self.batch.columns().obs)?)?;
+        self.gradient = self.optimizer.gradient(&params, &loss)?;
+        Ok(loss.to_scalar::<f32>()?)
+    }
+
+    /// Takes a step of the actor along its gradient.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] if too many steps were skipped.
+    pub(crate) fn step_actor(&mut self, loss: f32, rate: f32, pool: &Pool) -> Result<(), Error> {
+        let Self { policy, critics, experience, batch, gradient, optimizer, sums, actor_loss, .. } = self;
+        let threads = Threads { pool, probe: experience.probe.as_ref() };
+        *actor_loss = loss;
+        sums.n_actor += 1.0;
+        sums.actor += loss;
+        sums.of_actor.push(step(optimizer, loss, policy.network_mut(), gradient, rate, f32::MAX, threads));
+        critics.check_diverged(optimizer, gradient, "actor_loss", loss, rate, batch)
+    }
+
+    /// Moves the targets of the critics by the fraction `tau` of the distance.
+    pub(crate) fn critics_follow(&mut self, tau: f32, pool: &Pool) {
+        self.critics.follow(tau, Threads { pool, probe: self.experience.probe.as_ref() });
+    }
+
+    /// Seed of the noise and of the minibatches.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Number of updates after the rollout so far.
+    pub(crate) fn n_updates(&self) -> f32 {
+        self.sums.n
+    }
+
+    /// Returns the metrics of the updates after a rollout, with those of one algorithm.
+    pub(crate) fn metrics(&self, own: &[(&'static str, f32)], rate: f32) -> Metrics {
+        let Sums { n, n_actor, actor, critics, of_actor, of_critics } = self.sums;
+        let mut metrics = Metrics::default();
+        metrics.push("train/actor_loss", if n_actor > 0.0 { actor / n_actor } else { self.actor_loss });
+        metrics.push("train/critic_loss", critics / n);
+        own.iter().for_each(|&(name, value)| metrics.push(name, value));
+        of_critics.and(of_actor).report(&mut metrics);
+        metrics.push("train/learning_rate", rate);
+        metrics.push("train/n_updates", self.critics.steps().taken as f32);
+        metrics
+    }
+
+    /// Optimizers of actor and critics.
+    pub(crate) fn optimizers(&self) -> [&Optimizer; 2] {
+        [&self.optimizer, self.critics.optimizer()]
+    }
+
+    /// Moments of the actor, then what a snapshot has of the critics, by name.
+    pub(crate) fn arrays(&self) -> Vec<(String, Vec<f32>)> {
+        let mut arrays = self.optimizer.moments();
+        arrays.extend(self.critics.arrays());
+        arrays
+    }
+
+    /// Returns a snapshot with `arrays`, which a device has in this order, and with the optimizers' steps.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub(crate) fn snapshot(&self, mut arrays: Vec<(String, Vec<f32>)>, steps: &[StepCount]) -> Result<Snapshot, Error> {
+        if let Some(device) = &self.device {
+            arrays.iter_mut().zip(device.arrays()?).for_each(|((_, here), there)| *here = there);
+        }
+        let steps: Vec<_> = steps.iter().flat_map(|steps| [steps.taken, steps.skipped]).collect();
+        arrays.push((STEPS.into(), parts(&steps)));
+        let policy = Snapshot::from(self.policy.weights());
+        let counters = self.experience.counters(self.optimizer.steps(), policy.counters.version);
+        Ok(Snapshot { moments: arrays, counters, ..policy })
+    }
+
+    /// Finds critics and the actor's optimizer in a snapshot; `steps` are the critics'.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if it does not fit.
+    pub(crate) fn find<'a>(&self, snapshot: &'a Snapshot, steps: StepCount) -> Result<Loaded<'a>, Error> {
+        snapshot.check()?;
+        if snapshot.params.len() != self.gradient.len() {
+            return Err(Error::Snapshot("its networks do not fit this agent".into()));
+        }
+        let critics = self.critics.find(snapshot, steps)?;
+        self.experience.check(&snapshot.counters)?;
+        let mut optimizer = self.optimizer.clone();
+        optimizer.load(&moments(snapshot, ["m", "v"])?, snapshot.counters.steps)?;
+        Ok(Loaded { critics, optimizer })
+    }
+
+    /// Takes over a snapshot, and what was found in it.
+    ///
+    /// # Errors
+    /// None, for networks of the same shapes.
+    pub(crate) fn load(&mut self, snapshot: &Snapshot, loaded: Loaded<'_>) -> Result<(), Error> {
+        self.policy.network_mut().set_params(&snapshot.params, snapshot.counters.version)?;
+        self.critics.load(loaded.critics)?;
+        self.optimizer = loaded.optimizer;
+        self.experience.load(&snapshot.counters);
+        Ok(())
+    }
+
+    /// The device that learns, if any.
+    pub(crate) fn on_device(&mut self) -> Option<&mut dyn OnDevice> {
+        self.device.as_mut().map(|device| device.both() as &mut dyn OnDevice)
+    }
+
+    /// Shares the gradients with other ranks.
+    pub(crate) fn share(&mut self, ranks: Arc<dyn Ranks>) {
+        self.device.iter_mut().for_each(|device| device.both().share(ranks.clone()));
+        self.slices.share(ranks.clone());
+        self.critics.share(ranks);
+    }
+}
+
+/// An agent with an actor of continuous actions and critics, which may learn on a device.
+pub(crate) trait Continuous: Learns + Sized {
+    type Actor: Actor;
+    type Device: DeviceUpdates;
+
+    fn both(&mut self) -> &mut ActorAndCritics<Self::Actor, Self::Device>;
+
+    /// Copies sums and counters from the device that only this agent has.
+    fn fetch_own(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Does the updates that are due after a rollout; `rate` is the learning rate at its end.
+    fn learn_from(&mut self, rollout: &Rollout, remaining: f32, rate: f32, pool: &Pool) -> Result<(), Error> {
+        self.both().sums = Sums::default();
+        learn_from(self, rollout, 1.0 - remaining, pool)?;
+        // The device may still work on both minibatches.
+        self.turn(rate)?;
+        self.turn(rate)?;
+        if self.both().sums.n > 0.0 { self.fetch() } else { Ok(()) }
+    }
+
+    /// Draws the next minibatch, after the fraction `done` of training.
+    fn draw(&mut self, done: f32, rate: f32) -> Result<(), Error> {
+        self.both().sums.n += 1.0;
+        self.turn(rate)?;
+        let ActorAndCritics { experience, batch, rule, sums, device, .. } = self.both();
+        let Some(device) = device else { return experience.draw(done, batch, false) };
+        probe::report(experience.probe.as_ref(), Stage::Waiting);
+        if sums.n == 1.0 {
+            device.begin(rate, *rule)?;
+        }
+        device.both().minibatches.draw(experience, done)
+    }
+
+    /// Ends the update, with priorities by its errors.
+    fn end(&mut self, rate: f32) -> Result<(), Error> {
+        let ActorAndCritics { critics, experience, batch, device, .. } = self.both();
+        let stopped = critics.end(experience, batch, device.as_mut().map(DeviceUpdates::both))?;
+        stopped.map_or(Ok(()), |at| self.stopped(at, rate))
+    }
+
+    /// Turns to the device's other minibatch, and waits for its last update.
+    fn turn(&mut self, rate: f32) -> Result<(), Error> {
+        let stopped = self.both().device.as_mut().map_or(Ok(None), |device| device.both().minibatches.turn())?;
+        stopped.map_or(Ok(()), |at| self.stopped(at, rate))
+    }
+
+    /// Waits for the device's updates, and copies the policy to act with, and sums.
+    fn fetch(&mut self) -> Result<(), Error> {
+        let ActorAndCritics { policy, critics, optimizer, sums, actor_loss, device: Some(device), .. } = self.both() else {
+            return Ok(());
+        };
+        let learnt = device.both().fetch(policy.network_mut())?;
+        let [of_actor, of_critics] = learnt.steps();
+        optimizer.set_steps(of_actor);
+        critics.set_steps(of_critics);
+        let [of_actor, of_critics] = [&learnt.actor, &learnt.critics];
+        *sums = Sums {
+            n: of_critics.minibatches,
+            n_actor: of_actor.minibatches,
+            actor: of_actor.policy,
+            critics: of_critics.policy,
+            of_actor: StepSums::of(of_actor),
+            of_critics: StepSums::of(of_critics),
+        };
+        if of_actor.minibatches > 0.0 {
+            *actor_loss = of_actor.last[0];
+        }
+        self.fetch_own()
+    }
+
+    /// Returns the error of learning that stopped at an optimizer.
+    fn stopped(&mut self, at: usize, rate: f32) -> Result<(), Error> {
+        self.fetch()?;
+        let ActorAndCritics { critics, optimizer, device: Some(device), .. } = self.both() else { return Ok(()) };
+        let actor = (!at_critics(at)).then_some(&*optimizer);
+        critics.stopped(device.repeat(at)?, actor, rate)
+    }
+}
