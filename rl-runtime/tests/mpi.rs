@@ -330,6 +330,7 @@ fn actors_collect_for_a_learner_and_the_same_seed_gives_the_same_bits() {
         ("ppo", "cartpole", PPO),
         ("a2c", "cartpole", A2C),
         ("dqn", "cartpole", DQN),
+        ("spread", "cartpole", &[DQN, &["--set", "dqn.exploration_spread=7"]].concat()),
         ("td3", "pendulum", TD3),
         ("memory", "cartpole", MEMORY),
     ] {

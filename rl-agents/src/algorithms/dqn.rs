@@ -659,7 +659,7 @@ impl Agent for Dqn {
     }
 
     fn acting(&mut self, remaining: f32) -> &dyn Policy {
-        self.network.explore(self.config.epsilon(1.0 - remaining), self.config.exploration_spread, self.n_envs);
+        self.network.explore(self.config.epsilon(1.0 - remaining), self.config.exploration_spread, self.n_envs, 0);
         &self.network
     }
 

@@ -171,7 +171,8 @@ impl Td3 {
         DeterministicPolicy::check(obs, actions, policy.net())?;
         let mut policy_target = policy.clone();
         policy_target.network_mut().only_forward();
-        policy.explore(config.action_noise, config.action_noise_std, config.learning_starts.div_ceil(n_envs as u64));
+        policy.explore(config.action_noise, config.action_noise_std);
+        policy.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
         let Td3Config { n_critics: n, batch_size, .. } = config;
         let critics = CriticSettings { n, rule: Td3Config::RULE, scale: 1.0, batch_size, seed };
         let both = ActorAndCritics::new(policy, &critics, config.replay(), obs, actions, n_envs, replay)?;

@@ -87,10 +87,13 @@ impl DeterministicPolicy {
     }
 
     /// Adds noise with this standard deviation to actions in training.
-    ///
-    /// In the first `random_steps` lifetime steps of an environment, all actions are uniformly random instead.
-    pub fn explore(&mut self, noise: ActionNoise, std: f32, random_steps: u64) {
-        (self.noise, self.noise_std, self.random_steps) = (noise, std, random_steps);
+    pub fn explore(&mut self, noise: ActionNoise, std: f32) {
+        (self.noise, self.noise_std) = (noise, std);
+    }
+
+    /// Makes all actions random in the first `steps` lifetime steps of an environment.
+    pub fn act_randomly_until(&mut self, steps: u64) {
+        self.random_steps = steps;
     }
 
     /// Number A of dimensions of an action.
@@ -265,15 +268,17 @@ mod tests {
         };
         assert_eq!(acted(&policy, n, sample(5), &mut []), plain, "no noise unless asked for");
 
-        policy.explore(ActionNoise::Normal, 0.1, 3);
+        policy.explore(ActionNoise::Normal, 0.1);
+        policy.act_randomly_until(3);
         assert_eq!((policy.state_len(), spread(&acted(&policy, n, Choice::Greedy, &mut []))), (0, 0.0));
         assert!((spread(&acted(&policy, n, sample(5), &mut [])) - 0.1).abs() < 5e-3);
         let random = spread(&acted(&policy, n, sample(2), &mut []));
         assert!((random - (1.0f64 / 3.0).sqrt()).abs() < 0.02, "uniform at first: {random}");
-        policy.explore(ActionNoise::Normal, 100.0, 0);
+        policy.explore(ActionNoise::Normal, 100.0);
+        policy.act_randomly_until(0);
         assert!(acted(&policy, n, sample(5), &mut []).iter().all(|x| (-1.0..=1.0).contains(x)));
 
-        policy.explore(ActionNoise::OrnsteinUhlenbeck, 0.5, 0);
+        policy.explore(ActionNoise::OrnsteinUhlenbeck, 0.5);
         let mut states = vec![0.0; n];
         assert_eq!(policy.state_len(), 1);
         for step in 1..=400 {

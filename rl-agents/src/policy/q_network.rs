@@ -26,6 +26,8 @@ pub struct QNetwork {
     n_actions: usize,
     /// Epsilon of the first environment, and growth of its exponent per environment.
     epsilon: (f32, f32),
+    /// Index of the first environment among those that epsilon is spread over.
+    first_env: usize,
     /// Number of lifetime steps in which all actions of an environment are random.
     random_steps: u64,
 }
@@ -35,7 +37,7 @@ const Q: usize = 0;
 /// Index of a dueling network's value among the heads.
 const VALUE: usize = 1;
 
-over_network!(QNetwork: n_actions, epsilon, random_steps);
+over_network!(QNetwork: n_actions, epsilon, first_env, random_steps);
 
 impl QNetwork {
     /// Checks that these settings and spaces allow a network.
@@ -94,7 +96,7 @@ impl QNetwork {
     /// Errors of [`QNetwork::check`].
     pub fn unset(obs: &Space, actions: &ActionSpace, net: &NetConfig, dueling: bool) -> Result<Self, Error> {
         let network = Network::unset(Self::shape(obs, actions, net, dueling)?, obs, net);
-        Ok(Self { network, n_actions: actions.len(), epsilon: (0.0, 0.0), random_steps: 0 })
+        Ok(Self { network, n_actions: actions.len(), epsilon: (0.0, 0.0), first_env: 0, random_steps: 0 })
     }
 
     /// Implementation of losses, gradients and acting.
@@ -111,13 +113,15 @@ impl QNetwork {
 
     /// Sets exploration: environment i of N acts randomly with its own probability.
     ///
-    /// It is `epsilon^(1 + spread i / (N - 1))`, where actions are sampled.
-    pub fn explore(&mut self, epsilon: f32, spread: f32, n_envs: usize) {
+    /// It is `epsilon^(1 + spread i / (N - 1))`, where actions are sampled. The environments that the policy acts in are those from
+    /// `first_env` on.
+    pub fn explore(&mut self, epsilon: f32, spread: f32, n_envs: usize, first_env: usize) {
         self.epsilon = (epsilon, if n_envs > 1 { spread / (n_envs - 1) as f32 } else { 0.0 });
+        self.first_env = first_env;
     }
 
     /// Makes all actions random in the first `steps` lifetime steps of an environment.
-    pub(crate) fn act_randomly_until(&mut self, steps: u64) {
+    pub fn act_randomly_until(&mut self, steps: u64) {
         self.random_steps = steps;
     }
 
@@ -126,7 +130,7 @@ impl QNetwork {
         match self.epsilon {
             _ if step < self.random_steps => 1.0,
             (epsilon, 0.0) => epsilon,
-            (epsilon, growth) => math::exp(math::ln(epsilon) * (1.0 + growth * env_idx as f32)),
+            (epsilon, growth) => math::exp(math::ln(epsilon) * (1.0 + growth * (self.first_env + env_idx as usize) as f32)),
         }
     }
 
@@ -335,6 +339,19 @@ mod tests {
         assert_eq!(best([1.0, 3.0, 3.0].into_iter(), &[1, 0, 0]), (0, 1.0));
         assert_eq!(best([-5.0, 3.0].into_iter(), &[1, 0]), (0, -5.0));
         assert_eq!(best([-5.0, 3.0].into_iter(), &[0, 0]), (0, 0.0), "the episode is over");
+    }
+
+    #[test]
+    fn exploration_is_spread_over_environments_from_any_first_one() {
+        let (space, actions) = (Space::vector(&[-1.0], &[1.0]), ActionSpace::Discrete { n: 4, masked: false });
+        let mut network = QNetwork::unset(&space, &actions, &NetConfig::default(), false).unwrap();
+        let mut epsilons = |first_env: usize| -> Vec<f32> {
+            network.explore(0.5, 7.0, 6, first_env);
+            (0..6 - first_env as u32).map(|i| network.epsilon_of(i, 0)).collect()
+        };
+        let all = epsilons(0);
+        assert_eq!(all[4..], epsilons(4));
+        assert!((all[0] - 0.5).abs() < 1e-6 && (all[5] - 0.5f32.powi(8)).abs() < 1e-6, "{all:?}");
     }
 
     #[test]

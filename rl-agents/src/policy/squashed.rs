@@ -161,7 +161,7 @@ impl SquashedGaussian {
     }
 
     /// Makes all actions random in the first `steps` lifetime steps of an environment.
-    pub(crate) fn act_randomly_until(&mut self, steps: u64) {
+    pub fn act_randomly_until(&mut self, steps: u64) {
         self.random_steps = steps;
     }
 

@@ -33,8 +33,12 @@ pub struct Build<'a> {
     pub net: &'a NetConfig,
     /// Number of environments N of a rollout.
     pub n_envs: usize,
-    /// Number of collectors, of `n_envs` environments each.
+    /// Number of collectors, of `n_envs` environments each; 0 for a policy that acts outside of training.
     pub n_collectors: usize,
+    /// Number of environments of the collectors before this one.
+    pub first_env: usize,
+    /// Env steps of the run.
+    pub steps: u64,
     /// Seed of the run.
     pub seed: u64,
     /// True to draw the parameters, false if they will be loaded.
@@ -55,6 +59,12 @@ pub struct Build<'a> {
 pub type Built = (Box<dyn Agent>, Option<DeviceCollector>);
 
 impl Build<'_> {
+    /// True if less than `env_steps` of the run have passed when the fraction `remaining` of training remains.
+    #[must_use]
+    pub fn is_before(&self, env_steps: u64, remaining: f32) -> bool {
+        (1.0 - f64::from(remaining)) * (self.steps as f64) < env_steps as f64
+    }
+
     /// Returns the shape of a rollout of `n_steps` steps.
     #[must_use]
     pub fn rollout(&self, n_steps: usize) -> RolloutShape {
@@ -160,7 +170,8 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
 
     /// Builds the policy of a snapshot.
     ///
-    /// Its exploration is that of the moment when the fraction `remaining` of training remains.
+    /// Its exploration is that of the moment when the fraction `remaining` of training remains, in the environments of one
+    /// collector.
     ///
     /// # Errors
     /// Errors of the policy, and [`rl_agents::Error::Snapshot`] if the snapshot does not fit.

@@ -238,7 +238,8 @@ impl Algorithm for DqnConfig {
     fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, remaining: f32) -> Result<Box<dyn Policy>, Error> {
         let mut network = policy!(QNetwork, build, self.dueling)?;
         network.load(snapshot)?;
-        network.explore(self.epsilon(1.0 - remaining), 0.0, 1);
+        let epsilon = if build.is_before(self.learning_starts, remaining) { 1.0 } else { self.epsilon(1.0 - remaining) };
+        network.explore(epsilon, self.exploration_spread, build.n_envs * build.n_collectors, build.first_env);
         Ok(Box::new(network))
     }
 
@@ -306,9 +307,10 @@ macro_rules! continuous {
                 Ok(policy!($policy, build)?.layout().clone())
             }
 
-            fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, _: f32) -> Result<Box<dyn Policy>, Error> {
+            fn policy(&self, build: &Build<'_>, snapshot: &Snapshot, remaining: f32) -> Result<Box<dyn Policy>, Error> {
                 let mut policy = policy!($policy, build)?;
                 policy.load(snapshot)?;
+                policy.act_randomly_until(if build.is_before(self.learning_starts, remaining) { u64::MAX } else { 0 });
                 $(let $own = self;
                 policy.explore($($explores),+);)?
                 Ok(Box::new(policy))
@@ -332,4 +334,4 @@ macro_rules! continuous {
 // Two critics and their targets.
 continuous!("sac", SacConfig, Sac of SquashedGaussian, targets: 4);
 // Two critics, and targets of all three.
-continuous!("td3", Td3Config, Td3 of DeterministicPolicy, targets: 5, td3 explores td3.action_noise, td3.action_noise_std, 0);
+continuous!("td3", Td3Config, Td3 of DeterministicPolicy, targets: 5, td3 explores td3.action_noise, td3.action_noise_std);

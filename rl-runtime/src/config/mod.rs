@@ -401,17 +401,8 @@ impl Config {
     /// # Errors
     /// The errors of the policy, and [`rl_agents::Error::Snapshot`] if the snapshot does not fit.
     pub fn policy(&self, entry: &Entry, snapshot: &Snapshot) -> Result<Box<dyn Policy>, Error> {
-        self.policy_at(entry, snapshot, 0.0)
-    }
-
-    /// Builds the policy of a snapshot, to act during training.
-    ///
-    /// The fraction `remaining` of training remains.
-    ///
-    /// # Errors
-    /// The errors of [`Config::policy`].
-    pub(crate) fn policy_at(&self, entry: &Entry, snapshot: &Snapshot, remaining: f32) -> Result<Box<dyn Policy>, Error> {
-        self.algo.settings().policy(&self.build(entry, false), snapshot, remaining)
+        let build = Build { n_collectors: 0, ..self.build(entry, false) };
+        self.algo.settings().policy(&build, snapshot, 0.0)
     }
 
     /// Returns the inputs of a new policy or agent in `entry`'s environment.
@@ -419,7 +410,20 @@ impl Config {
         let (n_envs, seed) = (self.run.n_envs, self.run.seed);
         let replay = mapped::memory(&self.run.replay_dir);
         let spaces = self.wrapped(entry).spaces();
-        Build { spaces, net: &self.net, n_envs, n_collectors: 1, seed, fresh, device: None, env: None, ranks: None, replay }
+        Build {
+            spaces,
+            net: &self.net,
+            n_envs,
+            n_collectors: 1,
+            first_env: 0,
+            steps: self.run.steps,
+            seed,
+            fresh,
+            device: None,
+            env: None,
+            ranks: None,
+            replay,
+        }
     }
 
     /// Returns the settings as a table, in which the environment is a table too.
@@ -515,6 +519,38 @@ mod tests {
         assert_eq!((ppo.gamma, ppo.n_steps, ppo.vf_coef), (0.5, 32, 0.5), "command line, preset, default");
         assert_eq!(config.net.hidden, [32]);
         assert_eq!(ppo.learning_rate, rl_agents::Schedule::Linear(0.01));
+    }
+
+    #[test]
+    fn the_policy_of_an_actor_is_random_until_learning_starts() {
+        for (env, algo) in [("pendulum", Algo::SAC), ("pendulum", Algo::TD3), ("cartpole", Algo::DQN)] {
+            let (entry, mut layers) = (find(env).unwrap(), Layers::default());
+            let starts = format!("{}.learning_starts=500", algo.name());
+            [&starts, "steps=2000"].iter().for_each(|assignment| layers.add_assignment(assignment));
+            let config = layers.resolve(entry, algo).unwrap();
+            let build = Build { n_collectors: 2, first_env: config.run.n_envs, ..config.build(entry, true) };
+            let mut snapshot = config.algo.settings().agent(&build).unwrap().0.save().unwrap();
+            // Otherwise, every action is at an end, or the first one.
+            snapshot.params.fill(-5.0);
+            let random = |remaining: f32| {
+                let policy = config.algo.settings().policy(&build, &snapshot, remaining).unwrap();
+                let (n, choice) = (1000, rl_agents::Choice::Sample { seed: 1, step: 5000, first_env: 0 });
+                let (obs, mut discrete, mut continuous) = (vec![0.0; n * build.spaces.obs.len()], vec![0; n], vec![0.0; n]);
+                let actions = match build.spaces.actions {
+                    rl_envs::ActionSpace::Continuous { .. } => rl_envs::Actions::Continuous(&mut continuous[..]),
+                    _ => rl_envs::Actions::Discrete(&mut discrete[..]),
+                };
+                let (log_probs, values) = (&mut vec![0.0; n][..], &mut vec![0.0; n][..]);
+                let acting = rl_agents::Acting { obs: rl_envs::ObsSlice::F32(&obs), masks: &[], choice };
+                let acted = rl_agents::Acted { actions, log_probs, values, states: &mut [] };
+                policy.act(acting, acted, &mut rl_agents::Scratch::default()).unwrap();
+                let far = continuous.iter().filter(|x| x.abs() > 1.9).count() * 20;
+                far + discrete.iter().filter(|action| **action == 1).count() * 2
+            };
+            // Uniform actions: 5 % at the ends of -2 to 2, half of two actions.
+            assert!((700..1300).contains(&random(0.76)), "{algo:?}: {}", random(0.76));
+            assert!(!(700..1300).contains(&random(0.74)), "{algo:?}: {}", random(0.74));
+        }
     }
 
     #[test]

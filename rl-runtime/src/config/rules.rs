@@ -263,13 +263,6 @@ const RULES: &[Rule] = &[
     },
     Rule {
         keys: &["mpi"],
-        broken: Shared(|config, _, _| {
-            let what = config.traits().fixed_columns.filter(|_| config.run.mpi == Mpi::Actors)?;
-            Some(format!("mpi is actors, and {what}, which needs environments with one numbering"))
-        }),
-    },
-    Rule {
-        keys: &["mpi"],
         broken: Shared(|config, entry, _| {
             let (broken, algo) = (config.run.mpi == Mpi::Actors && remembers_stacks(config, entry), config.algo.name());
             broken.then(|| format!("mpi is actors, and {algo} remembers stacked frames of environments in step only"))
@@ -471,13 +464,6 @@ mod tests {
         ("gym:Some-v1", "ppo", "mpi='central' drive='first_come' n_envs=2", 4, "3 actors have 2 environments to share"),
         ("cartpole", "ppo", "mpi='actors' pipeline='overlapped' max_lag=3", 4, "--set pipeline=overlapped --set max_lag=5"),
         ("cartpole", "ppo", "mpi='actors' pipeline='overlapped' device='cuda' env_device='learner'", 2, "use env_device = cpu"),
-        (
-            "cartpole",
-            "dqn",
-            "mpi='actors' pipeline='overlapped' dqn.exploration_spread=7.0",
-            2,
-            "environments with one numbering",
-        ),
         ("gym:Stacks-v1", "dqn", "mpi='actors' pipeline='overlapped'", 2, "stacked frames of environments in step only"),
         ("cartpole", "ppo", "pipeline='overlapped'", 2, "which ranks of MPI cannot share so far; use pipeline = sync"),
         ("cartpole", "ppo", "device='cuda'", 2, "which ranks of MPI cannot share so far; use --device cpu"),

@@ -13,6 +13,7 @@ use rl_envs::Pool;
 use rl_envs::catalog::Entry;
 
 use crate::config::Mpi;
+use crate::config::algo::Build;
 use crate::pipeline::{Collect as _, Filled};
 use crate::ranks::mpi::central;
 use crate::ranks::mpi::messages::{self, BEAT, LEARNER, MessageKind, Role, RolloutOrder};
@@ -25,10 +26,12 @@ use crate::{Config, Error};
 
 /// Supervises the process of an actor until the learner needs it no more.
 ///
+/// `of` are its rank and the number of ranks.
+///
 /// # Errors
 /// [`Error::Actor`] if the process was replaced too often; the learner has been told then.
-pub(super) fn supervise(mail: &impl Mail, rank: usize, config: &Config, python: Option<&Path>) -> Result<(), Error> {
-    let actor = &mut ActorRank::new(rank, config, python);
+pub(super) fn supervise(mail: &impl Mail, of: [usize; 2], config: &Config, python: Option<&Path>) -> Result<(), Error> {
+    let actor = &mut ActorRank::new(of, config, python);
     let done = if config.run.mpi == Mpi::Central { central::relay(mail, actor) } else { actor.fill_orders(mail) };
     done.inspect_err(|error| {
         mail.send_message(&MessageKind::Failed.with(error.to_string().as_bytes()), LEARNER);
@@ -79,11 +82,13 @@ fn play(link: &mut Link, open: impl FnOnce(&Config) -> Result<Entry, Error>, say
     config.run.seed = role.seed;
     let entry = &config.wrapped(&open(&config)?);
     let config = with_measured_drive(&config, entry)?;
-    if mpi == Mpi::Central { central::serve(link, &config, entry, say) } else { collect(link, &config, entry, say) }
+    if mpi == Mpi::Central { central::serve(link, &config, entry, say) } else { collect(link, &config, role.actor, entry, say) }
 }
 
 /// Collects a rollout for each order.
-fn collect(link: &mut Link, config: &Config, entry: &Entry, say: &Say) -> Result<(), Error> {
+///
+/// `of` are the index of the actor and the number of actors.
+fn collect(link: &mut Link, config: &Config, of: [usize; 2], entry: &Entry, say: &Say) -> Result<(), Error> {
     let pool = Pool::new(config.run.threads)?;
     let mut envs = collector(config, entry, &pool, None)?;
     let track = Profile::new(false).track("actor");
@@ -92,7 +97,10 @@ fn collect(link: &mut Link, config: &Config, entry: &Entry, say: &Say) -> Result
         let Some((MessageKind::Order, order)) = MessageKind::split(&message) else { break };
         let order = RolloutOrder::decode(order)?;
         let (learnt, remaining) = (order.learnt, order.remaining);
-        let policy = config.policy_at(entry, &order.snapshot(), remaining)?;
+        let [actor, n_collectors] = of;
+        let build = config.build(entry, false);
+        let build = Build { n_collectors, first_env: actor * build.n_envs, ..build };
+        let policy = config.algo.settings().policy(&build, &order.snapshot(), remaining)?;
         let first = filled.is_none();
         if first {
             envs.remember(policy.state_len())?;

@@ -73,6 +73,8 @@ pub(super) struct Role {
     pub(super) settings: String,
     /// Seed of its environments and its policy.
     pub(super) seed: u64,
+    /// Its index among the actors, and their number.
+    pub(super) actor: [usize; 2],
 }
 
 /// Order of a rollout: the policy to collect it with.

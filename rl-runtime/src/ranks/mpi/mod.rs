@@ -86,7 +86,7 @@ impl Job {
             // From one rollout of an actor to the next, the learner learns from one of every actor.
             config.run.max_age = (config.run.max_age * (self.world.n_ranks() as u64 - 1)).min(MAX_AGE as u64);
         }
-        actor::supervise(&self.world, self.world.rank(), &config, python)
+        actor::supervise(&self.world, [self.world.rank(), self.world.n_ranks()], &config, python)
     }
 
     /// Refuses ranks of another version, or with other arguments than rank 0's.

@@ -45,6 +45,7 @@ pub(super) type Heard = Sender<(u64, Result<Vec<u8>, String>)>;
 /// An actor's process, and its replacements.
 pub(super) struct ActorRank<'a> {
     rank: usize,
+    n_ranks: usize,
     config: &'a Config,
     /// Python of environments in worker processes, if one was named.
     python: Option<&'a Path>,
@@ -57,8 +58,8 @@ pub(super) struct ActorRank<'a> {
 }
 
 impl<'a> ActorRank<'a> {
-    pub(super) fn new(rank: usize, config: &'a Config, python: Option<&'a Path>) -> Self {
-        Self { rank, config, python, process: None, restarts: Restarts::default(), started: 0, told: false }
+    pub(super) fn new([rank, n_ranks]: [usize; 2], config: &'a Config, python: Option<&'a Path>) -> Self {
+        Self { rank, n_ranks, config, python, process: None, restarts: Restarts::default(), started: 0, told: false }
     }
 
     /// Number of processes started so far.
@@ -75,7 +76,7 @@ impl<'a> ActorRank<'a> {
         }
         let seed = seed_of(self.config.run.seed, self.rank, learnt, self.started);
         self.started += 1;
-        let role = Role { settings: self.config.to_toml(), seed };
+        let role = Role { settings: self.config.to_toml(), seed, actor: [self.rank - 1, self.n_ranks - 1] };
         let failed = |error: Error| format!("cannot be started: {error}");
         let process = ActorProcess::spawn(&role, self.python).map_err(failed)?;
         if let Some(heard) = heard.cloned() {
