@@ -24,7 +24,7 @@ impl Case {
     pub(crate) const ALL: [Self; 4] = [Self::Discrete, Self::Masked, Self::Continuous, Self::Heads];
 }
 
-/// One step, whose reward is best for one action: what is seen tells which.
+/// Episodes of one step. What is seen tells the best action.
 ///
 /// A picture (1, 4, 5) of one spot, in bytes; as f32 a picture between a category of 3 and a number, which tells which of the two
 /// counts.
@@ -47,7 +47,7 @@ impl<T: Element + From<u8>> Env for Gaze<T> {
         let parts = [part("kind", &[1]), part("camera", &[1, 4, 5]), part("place", &[1])];
         let mut categories = [0; 22];
         categories[0] = 3;
-        Space::vector(&[0.0; 22], &[1.0; 22]).with_categories(&categories).with_parts(&parts)
+        Space::vector(&[0.0; 22], &[2.0; 22]).with_categories(&categories).with_parts(&parts)
     }
 
     fn action_space(&self) -> ActionSpace {

@@ -33,18 +33,18 @@ pub(crate) struct ActorAndCritics<P, D> {
     pub(crate) gradient: Vec<f32>,  // (P), of the actor
     pub(crate) scratches: Vec<Scratch>,
     pub(crate) slices: Slices<()>,
-    /// The actor's.
-    optimizer: Optimizer,
+    /// Optimizer of the actor.
+    pub(crate) optimizer: Optimizer,
     /// Rule of all optimizers.
     rule: Rule,
-    seed: u64,
+    pub(crate) seed: u64,
     /// Sums over the updates after a rollout.
     sums: Sums,
     /// Loss of the latest step of the actor.
     actor_loss: f32,
     /// The device that learns, if any.
     ///
-    /// The policy here is a copy of its own; all else that learns lags behind.
+    /// The host's policy is a copy of the device's; other state lags behind.
     pub(crate) device: Option<D>,
 }
 
@@ -59,7 +59,7 @@ struct Sums {
     of_critics: StepSums,
 }
 
-/// Critics and the actor's optimizer of a snapshot that fits.
+/// Critics and the actor's optimizer, found in a snapshot.
 pub(crate) struct Loaded<'a> {
     critics: LoadedCritics<'a>,
     optimizer: Optimizer,
@@ -166,13 +166,8 @@ impl<P: Actor, D: DeviceUpdates> ActorAndCritics<P, D> {
         self.critics.follow(tau, Threads { pool, probe: self.experience.probe.as_ref() });
     }
 
-    /// Seed of the noise and of the minibatches.
-    pub(crate) fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    /// Number of updates after the rollout so far.
-    pub(crate) fn n_updates(&self) -> f32 {
+    /// Number of updates after the latest rollout.
+    pub(crate) fn n_updates_here(&self) -> f32 {
         self.sums.n
     }
 
@@ -180,7 +175,8 @@ impl<P: Actor, D: DeviceUpdates> ActorAndCritics<P, D> {
     pub(crate) fn metrics(&self, own: &[(&'static str, f32)], rate: f32) -> Metrics {
         let Sums { n, n_actor, actor, critics, of_actor, of_critics } = self.sums;
         let mut metrics = Metrics::default();
-        metrics.push("train/actor_loss", if n_actor > 0.0 { actor / n_actor } else { self.actor_loss });
+        // Without a step of the actor, that of the latest one; NaN without updates.
+        metrics.push("train/actor_loss", if n_actor == 0.0 && n > 0.0 { self.actor_loss } else { actor / n_actor });
         metrics.push("train/critic_loss", critics / n);
         own.iter().for_each(|&(name, value)| metrics.push(name, value));
         of_critics.and(of_actor).report(&mut metrics);
@@ -189,19 +185,9 @@ impl<P: Actor, D: DeviceUpdates> ActorAndCritics<P, D> {
         metrics
     }
 
-    /// Optimizers of actor and critics.
-    pub(crate) fn optimizers(&self) -> [&Optimizer; 2] {
-        [&self.optimizer, self.critics.optimizer()]
-    }
-
-    /// Moments of the actor, then what a snapshot has of the critics, by name.
-    pub(crate) fn arrays(&self) -> Vec<(String, Vec<f32>)> {
-        let mut arrays = self.optimizer.moments();
-        arrays.extend(self.critics.arrays());
-        arrays
-    }
-
-    /// Returns a snapshot with `arrays`, which a device has in this order, and with the optimizers' steps.
+    /// Returns a snapshot with `arrays` and the `steps` of the optimizers beside the actor's.
+    ///
+    /// A device replaces the arrays by its own, in order.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -222,7 +208,7 @@ impl<P: Actor, D: DeviceUpdates> ActorAndCritics<P, D> {
     /// [`Error::Snapshot`] if it does not fit.
     pub(crate) fn find<'a>(&self, snapshot: &'a Snapshot, steps: StepCount) -> Result<Loaded<'a>, Error> {
         snapshot.check()?;
-        if snapshot.params.len() != self.gradient.len() {
+        if snapshot.params.len() != self.policy.network().params().len() {
             return Err(Error::Snapshot("its networks do not fit this agent".into()));
         }
         let critics = self.critics.find(snapshot, steps)?;
@@ -257,20 +243,22 @@ impl<P: Actor, D: DeviceUpdates> ActorAndCritics<P, D> {
     }
 }
 
-/// An agent with an actor of continuous actions and critics, which may learn on a device.
+/// An agent with an actor of continuous actions and critics: SAC or TD3.
+///
+/// Its methods return [`Error::Diverged`] if learning has stopped, and errors of the replay memory and of a device.
 pub(crate) trait Continuous: Learns + Sized {
     type Actor: Actor;
     type Device: DeviceUpdates;
 
     fn both(&mut self) -> &mut ActorAndCritics<Self::Actor, Self::Device>;
 
-    /// Copies sums and counters from the device that only this agent has.
+    /// Copies what this agent alone has from the device: sums and counters.
     fn fetch_own(&mut self) -> Result<(), Error> {
         Ok(())
     }
 
     /// Does the updates that are due after a rollout; `rate` is the learning rate at its end.
-    fn learn_from(&mut self, rollout: &Rollout, remaining: f32, rate: f32, pool: &Pool) -> Result<(), Error> {
+    fn learn_due(&mut self, rollout: &Rollout, remaining: f32, rate: f32, pool: &Pool) -> Result<(), Error> {
         self.both().sums = Sums::default();
         learn_from(self, rollout, 1.0 - remaining, pool)?;
         // The device may still work on both minibatches.

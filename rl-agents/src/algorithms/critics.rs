@@ -1,12 +1,12 @@
 //! Critics of observations and actions, and how they learn.
 //!
-//! Algorithms for continuous actions need them: their loss, the rows that they read, their part of a snapshot.
+//! Algorithms for continuous actions need them. Here are their loss, the rows that they read, and their part of a snapshot.
 
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor, Var};
 use rl_buffer::{ActionSlice, Batch, ObsSlice};
-use rl_envs::{ActionSpace, Dtype, Pool, Space, either};
+use rl_envs::{ActionSpace, Dtype, Pool, Space};
 
 use crate::agent::Divergence;
 use crate::algorithms::replayed::{Experience, follow, optimizer, step, tensors};
@@ -32,8 +32,8 @@ pub(crate) struct Critics {
     scale: f32,
     /// Factor that bytes of observations are multiplied by.
     obs_scale: f32,
-    /// True if observations are plain numbers, the only ones that a device's critics read.
-    numbers: bool,
+    /// What a device's critics cannot read of the observations.
+    unfit: Option<&'static str>,
     rows: Vec<f32>,                // (B, D + A)
     pub(crate) q: Vec<f32>,        // (B)
     pub(crate) targets: Vec<f32>,  // (B)
@@ -70,7 +70,11 @@ impl Critics {
             online,
             scale,
             obs_scale: obs.scale(),
-            numbers: obs.dtype() == Dtype::F32 && obs.categories().is_empty() && net.conv.is_empty(),
+            unfit: match obs.dtype() {
+                _ if !net.conv.is_empty() => Some("pictures"),
+                Dtype::U8 => Some("bytes"),
+                Dtype::F32 => (!obs.categories().is_empty()).then_some("categories"),
+            },
             rows: vec![0.0; b * (obs.len() + actions.len())],
             q: vec![0.0; b],
             targets: vec![0.0; b],
@@ -177,8 +181,12 @@ impl Critics {
             return Ok(());
         }
         let minibatch = tensors(batch, &self.targets, |obs| {
-            let n = self.q.len();
-            Ok(either!(Obs, obs, |obs| Tensor::from_slice(obs, (n, obs.len() / n), &Device::Cpu))?)
+            let obs = match obs {
+                ObsSlice::F32(obs) => obs.to_vec(),
+                ObsSlice::U8(obs) => obs.iter().map(|&x| f32::from(x) * self.obs_scale).collect(),
+            };
+            let (n, len) = (self.q.len(), obs.len());
+            Ok(Tensor::from_vec(obs, (n, len / n), &Device::Cpu)?)
         })?;
         Err(Error::Diverged(Box::new(Divergence::new(optimizer, gradient, rate, &[(name, loss)], minibatch))))
     }
@@ -195,14 +203,14 @@ impl Critics {
     /// # Errors
     /// Errors of [`DeviceCritics::new`]; [`Error::Setting`] for observations that are no plain numbers.
     pub(crate) fn on_device(&self, device: &rl_cuda::Device, bounds: &[[f32; 2]]) -> Result<DeviceCritics, Error> {
-        if !self.numbers {
-            return Err(unsupported("the kind of the observations", "pictures, bytes or categories".into()));
+        if let Some(unfit) = self.unfit {
+            return Err(unsupported("the kind of the observations", unfit.into()));
         }
         DeviceCritics::new(device, &self.online, self.scale, bounds, self.q.len())
     }
 
     /// Critics and targets.
-    pub(crate) fn both(&self) -> [&TwinQ; 2] {
+    pub(crate) fn networks(&self) -> [&TwinQ; 2] {
         [&self.online, &self.target]
     }
 

@@ -8,7 +8,7 @@
 //! saved refills it with `learning_starts` env steps of the trained policy before it learns again. The networks are those of
 //! [`NetConfig`](crate::NetConfig), where Stable-Baselines3 has two hidden layers of 256 with ReLU.
 //!
-//! Read `learn` first. `rl train pendulum --algo sac` runs it.
+//! Read `learn` first, then `actor_and_critics.rs`, which TD3 shares. `rl train pendulum --algo sac` runs it.
 
 use std::sync::Arc;
 
@@ -102,18 +102,19 @@ replay_settings!(SacConfig);
 pub struct Sac {
     both: ActorAndCritics<SquashedGaussian, DeviceSac>,
     temperature: Temperature,
+    /// Log-probabilities of the actions that were drawn last, (B).
+    log_probs: Vec<f32>,
     config: SacConfig,
 }
 
 /// Temperature, the weight of the entropy.
 struct Temperature {
     setting: OrAuto,
+    /// Logarithm of the temperature.
     log_alpha: [f32; 1],
     optimizer: Optimizer,
     target_entropy: f32,
-    /// Log-probabilities of the actions that were drawn last, (B).
-    log_probs: Vec<f32>,
-    /// Temperature in this update.
+    /// Temperature of this update, before its step.
     alpha: f32,
     /// Sums over the updates after a rollout: temperature and loss.
     sums: [f32; 2],
@@ -121,16 +122,17 @@ struct Temperature {
 
 impl Temperature {
     fn new(config: &SacConfig, n_actions: usize) -> Self {
-        let number = |setting: OrAuto, auto: f32, of: fn(f32) -> f32| match setting {
-            OrAuto::Auto => auto,
-            OrAuto::Number(number) => of(number),
-        };
         Self {
             setting: config.ent_coef,
-            log_alpha: [number(config.ent_coef, 0.0, math::ln)],
+            log_alpha: match config.ent_coef {
+                OrAuto::Auto => [0.0],
+                OrAuto::Number(alpha) => [math::ln(alpha)],
+            },
             optimizer: Optimizer::new(SacConfig::RULE, 1),
-            target_entropy: number(config.target_entropy, -(n_actions as f32), |entropy| entropy),
-            log_probs: vec![0.0; config.batch_size],
+            target_entropy: match config.target_entropy {
+                OrAuto::Auto => -(n_actions as f32),
+                OrAuto::Number(entropy) => entropy,
+            },
             alpha: f32::NAN,
             sums: [0.0; 2],
         }
@@ -148,13 +150,13 @@ impl Temperature {
         }
     }
 
-    /// Takes a step, if it is learnt.
-    fn learn(&mut self, rate: f32) {
+    /// Takes a step by the log-probabilities of the policy's actions, if it is learnt.
+    fn learn(&mut self, log_probs: &[f32], rate: f32) {
         if !self.is_learnt() {
             return;
         }
-        let sum: f64 = self.log_probs.iter().map(|&log_prob| f64::from(log_prob)).sum();
-        let excess = (sum / self.log_probs.len() as f64) as f32 + self.target_entropy;
+        let sum: f64 = log_probs.iter().map(|&log_prob| f64::from(log_prob)).sum();
+        let excess = (sum / log_probs.len() as f64) as f32 + self.target_entropy;
         self.sums[1] += -self.log_alpha[0] * excess;
         self.optimizer.step(&mut self.log_alpha, &[-excess], rate, f32::MAX);
     }
@@ -214,7 +216,7 @@ impl Sac {
     /// # Errors
     /// Those of [`Sac::new`].
     pub fn new_in(
-        mut policy: SquashedGaussian,
+        policy: SquashedGaussian,
         config: SacConfig,
         obs: &Space,
         actions: &ActionSpace,
@@ -224,10 +226,11 @@ impl Sac {
     ) -> Result<Self, Error> {
         config.check()?;
         SquashedGaussian::check(obs, actions, policy.net())?;
-        policy.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
         let critics = CriticSettings { n: 2, rule: SacConfig::RULE, scale: 0.5, batch_size: config.batch_size, seed };
-        let both = ActorAndCritics::new(policy, &critics, config.replay(), obs, actions, n_envs, replay)?;
-        Ok(Self { both, temperature: Temperature::new(&config, actions.len()), config })
+        let mut both = ActorAndCritics::new(policy, &critics, config.replay(), obs, actions, n_envs, replay)?;
+        both.policy.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
+        let (temperature, log_probs) = (Temperature::new(&config, actions.len()), vec![0.0; config.batch_size]);
+        Ok(Self { both, temperature, log_probs, config })
     }
 
     /// Learns on `device`.
@@ -239,11 +242,10 @@ impl Sac {
     /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Buffer`] and [`Error::Device`], for
     /// instance without memory.
     pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
-        let Self { both: ActorAndCritics { policy, critics, experience, .. }, temperature, config } = &self;
+        let Self { both: ActorAndCritics { policy, critics, experience, seed, .. }, temperature, config, .. } = &self;
         let learnt = temperature.is_learnt().then_some(temperature.target_entropy);
-        let seed = self.both.seed();
         let critics = critics.on_device(device, policy.bounds())?;
-        let device = DeviceSac::new(device, policy, critics, experience, config.replay_on_device, seed, learnt)?;
+        let device = DeviceSac::new(device, policy, critics, experience, config.replay_on_device, *seed, learnt)?;
         self.both.device = Some(device);
         self.load_device()?;
         Ok(self)
@@ -251,19 +253,17 @@ impl Sac {
 
     /// Copies the state to the device, if one learns.
     fn load_device(&mut self) -> Result<(), Error> {
-        let Self { both, temperature, .. } = self;
-        let Some(mut device) = both.device.take() else { return Ok(()) };
-        let ([of_actor, of_critics], alphas) = (both.optimizers(), [temperature.current(), temperature.log_alpha[0]]);
-        let loaded = device.load(&both.policy, both.critics.both(), [of_actor, of_critics, &temperature.optimizer], alphas);
-        both.device = Some(device);
-        loaded
+        let Self { both: ActorAndCritics { policy, critics, optimizer, device, .. }, temperature, .. } = self;
+        let optimizers = [&*optimizer, critics.optimizer(), &temperature.optimizer];
+        let alphas = [temperature.current(), temperature.log_alpha[0]];
+        device.as_mut().map_or(Ok(()), |device| device.load(policy, critics.networks(), optimizers, alphas))
     }
 
     /// Computes `y = r + discount (min Q_target(s', a') - alpha log_prob(a'))`.
     ///
     /// The policy draws a'.
     fn set_targets(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
-        let Self { both, temperature: Temperature { log_probs, alpha, .. }, .. } = self;
+        let Self { both, temperature: Temperature { alpha, .. }, log_probs, .. } = self;
         both.experience.report(UpdateEvent::TargetsBegin);
         both.draw_noise(update, 1 + log_probs.len() as u32);
         let ActorAndCritics { policy, critics, experience, batch, noise, actions, scratches, .. } = both;
@@ -281,14 +281,14 @@ impl Sac {
     fn set_actions(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
         self.both.draw_noise(update, 1);
         let ActorAndCritics { policy, experience, batch, noise, actions, scratches, .. } = &mut self.both;
-        policy.sample(batch.columns().obs, noise, pool, scratches, actions, &mut self.temperature.log_probs)?;
+        policy.sample(batch.columns().obs, noise, pool, scratches, actions, &mut self.log_probs)?;
         probe::report(experience.probe.as_ref(), Stage::Targets);
         Ok(())
     }
 
     /// Computes the gradient of the actor; returns its loss.
     fn actor_gradient(&mut self, pool: &Pool) -> Result<f32, Error> {
-        let Self { both, temperature: Temperature { log_probs, alpha, .. }, .. } = self;
+        let Self { both, temperature: Temperature { alpha, .. }, log_probs, .. } = self;
         let (n, alpha) = (log_probs.len(), *alpha);
         let ActorAndCritics { policy, critics, experience, batch, noise, actions, d_actions, gradient, slices, .. } = both;
         let Some(kernel) = policy.network().kernel() else {
@@ -343,7 +343,7 @@ impl Learns for Sac {
         }
         self.set_targets(update, pool)?;
         self.set_actions(update, pool)?;
-        self.temperature.learn(rate);
+        self.temperature.learn(&self.log_probs, rate);
         self.both.learn_critics(rate, pool)?;
         let loss = self.actor_gradient(pool)?;
         self.both.step_actor(loss, rate, pool)?;
@@ -366,16 +366,20 @@ impl Agent for Sac {
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         self.temperature.sums = [0.0; 2];
         let rate = self.config.learning_rate.at(remaining);
-        self.learn_from(rollout, remaining, rate, pool)?;
-        let [alpha, loss] = self.temperature.sums.map(|sum| sum / self.both.n_updates());
-        let own = [("train/ent_coef", alpha), ("train/ent_coef_loss", loss)];
-        Ok(self.both.metrics(&own[..1 + usize::from(self.temperature.is_learnt())], rate))
+        self.learn_due(rollout, remaining, rate, pool)?;
+        let [alpha, loss] = self.temperature.sums.map(|sum| sum / self.both.n_updates_here());
+        let mut own = vec![("train/ent_coef", alpha)];
+        if self.temperature.is_learnt() {
+            own.push(("train/ent_coef_loss", loss));
+        }
+        Ok(self.both.metrics(&own, rate))
     }
 
     fn save(&self) -> Result<Snapshot, Error> {
         let Temperature { log_alpha, optimizer, .. } = &self.temperature;
         let vectors = [&log_alpha[..]].into_iter().chain(optimizer.vectors());
-        let mut arrays = self.both.arrays();
+        let mut arrays = self.both.optimizer.moments();
+        arrays.extend(self.both.critics.arrays());
         arrays.extend(ALPHA.into_iter().zip(vectors).map(|(name, values)| (name.into(), values.to_vec())));
         self.both.snapshot(arrays, &[self.both.critics.steps(), optimizer.steps()])
     }
@@ -484,6 +488,7 @@ mod tests {
             kernel_and_candle_agree(&Gaze::<f32>::default(), false, &[17, 9], conv);
             kernel_and_candle_agree(&Gaze::<u8>::default(), true, &[70], conv);
         }
+        kernel_and_candle_agree(&Gaze::<f32>::default(), false, &[256, 256], &[]);
     }
 
     fn kernel_and_candle_agree(env: &(impl Env + 'static), prioritized: bool, hidden: &[usize], conv: &[[usize; 3]]) {
@@ -546,7 +551,9 @@ mod tests {
                 refused(agent_in(&Gaze::<u8>::default(), config(), LearnerKind::Fused, &[5], &conv)),
                 refused(agent_in(&Gaze::<u8>::default(), config(), LearnerKind::Fused, &[5], &[])),
             ];
-            assert!(of.iter().flatten().filter(|text| text.contains("pictures, bytes or categories")).count() == 4, "{of:?}");
+            let expected = ["pictures", "categories", "pictures", "bytes"];
+            let names = |(text, kind): (&Option<String>, &str)| text.as_ref().is_some_and(|text| text.contains(kind));
+            assert!(of.iter().zip(expected).all(names), "{of:?}");
         }
     }
 

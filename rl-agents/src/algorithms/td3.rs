@@ -8,7 +8,7 @@
 //! `policy_delay` updates, the actor and all targets. Differences: as in [`sac`](crate::sac); and noise is a setting, by default
 //! that of the paper, where Stable-Baselines3 has none.
 //!
-//! Read `learn` first. `rl train pendulum --algo td3` runs it.
+//! Read `learn` first, then `actor_and_critics.rs`, which SAC shares. `rl train pendulum --algo td3` runs it.
 
 use std::sync::Arc;
 
@@ -159,7 +159,7 @@ impl Td3 {
     /// # Errors
     /// Those of [`Td3::new`].
     pub fn new_in(
-        mut policy: DeterministicPolicy,
+        policy: DeterministicPolicy,
         config: Td3Config,
         obs: &Space,
         actions: &ActionSpace,
@@ -171,11 +171,11 @@ impl Td3 {
         DeterministicPolicy::check(obs, actions, policy.net())?;
         let mut policy_target = policy.clone();
         policy_target.network_mut().only_forward();
-        policy.explore(config.action_noise, config.action_noise_std);
-        policy.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
         let Td3Config { n_critics: n, batch_size, .. } = config;
         let critics = CriticSettings { n, rule: Td3Config::RULE, scale: 1.0, batch_size, seed };
-        let both = ActorAndCritics::new(policy, &critics, config.replay(), obs, actions, n_envs, replay)?;
+        let mut both = ActorAndCritics::new(policy, &critics, config.replay(), obs, actions, n_envs, replay)?;
+        both.policy.explore(config.action_noise, config.action_noise_std);
+        both.policy.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
         Ok(Self { both, policy_target, config })
     }
 
@@ -188,10 +188,10 @@ impl Td3 {
     /// [`Error::Setting`] for a setting that the device's kernels do not support; [`Error::Buffer`] and [`Error::Device`], for
     /// instance without memory.
     pub fn on_device(mut self, device: &rl_cuda::Device) -> Result<Self, Error> {
-        let Self { both: ActorAndCritics { policy, critics, experience, .. }, config, .. } = &self;
-        let (seed, noise) = (self.both.seed(), [config.target_policy_noise, config.target_noise_clip]);
+        let Self { both: ActorAndCritics { policy, critics, experience, seed, .. }, config, .. } = &self;
+        let noise = [config.target_policy_noise, config.target_noise_clip];
         let critics = critics.on_device(device, policy.bounds())?;
-        let device = DeviceTd3::new(device, policy, critics, experience, config.replay_on_device, seed, noise)?;
+        let device = DeviceTd3::new(device, policy, critics, experience, config.replay_on_device, *seed, noise)?;
         self.both.device = Some(device);
         self.load_device()?;
         Ok(self)
@@ -199,11 +199,9 @@ impl Td3 {
 
     /// Copies the state to the device, if one learns.
     fn load_device(&mut self) -> Result<(), Error> {
-        let Self { both, policy_target, .. } = self;
-        let Some(mut device) = both.device.take() else { return Ok(()) };
-        let loaded = device.load([&both.policy, policy_target], both.critics.both(), both.optimizers());
-        both.device = Some(device);
-        loaded
+        let Self { both: ActorAndCritics { policy, critics, optimizer, device, .. }, policy_target, .. } = self;
+        let optimizers = [&*optimizer, critics.optimizer()];
+        device.as_mut().map_or(Ok(()), |device| device.load([policy, policy_target], critics.networks(), optimizers))
     }
 
     /// Computes `y = r + discount min Q_target(s', a')`.
@@ -301,14 +299,14 @@ impl Agent for Td3 {
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         let rate = self.config.learning_rate.at(remaining);
-        self.learn_from(rollout, remaining, rate, pool)?;
+        self.learn_due(rollout, remaining, rate, pool)?;
         Ok(self.both.metrics(&[], rate))
     }
 
     fn save(&self) -> Result<Snapshot, Error> {
-        let mut arrays = self.both.arrays();
-        // After the two moments of the actor.
-        arrays.insert(2, (TARGET.into(), self.policy_target.params().to_vec()));
+        let mut arrays = self.both.optimizer.moments();
+        arrays.push((TARGET.into(), self.policy_target.params().to_vec()));
+        arrays.extend(self.both.critics.arrays());
         self.both.snapshot(arrays, &[self.both.critics.steps()])
     }
 

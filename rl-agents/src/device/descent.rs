@@ -45,7 +45,7 @@ const MAX_SEQUENCE_NODES: usize = 8_000;
 /// convolutions, which have fewer parameters than the layers after them. Gradients of large dense layers have blocks enough, and
 /// fewer rows of them are less to write and to read.
 pub(crate) fn minibatch_slices(batch_size: usize, n_params: usize, net: &Net) -> MinibatchSlices {
-    let count = slices::of_minibatch(batch_size, n_params, net.encoder.is_some());
+    let count = slices::of_minibatch(batch_size, n_params, net.convolves());
     MinibatchSlices::new(batch_size, count, n_params, max_partial(n_params, net))
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn minibatch_slices(batch_size: usize, n_params: usize, net: &Net) ->
 fn max_partial(n_params: usize, net: &Net) -> usize {
     match n_params {
         ..0x10000 => 1 << 28,
-        _ if net.encoder.is_some() => 1 << 26,
+        _ if net.convolves() => 1 << 26,
         _ => 1 << 24,
     }
 }

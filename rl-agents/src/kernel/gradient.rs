@@ -80,7 +80,7 @@ impl<S: Stats> Slices<S> {
         // A slice is of whole sequences.
         let (len, count) = match samples.sequences {
             Some(Sequences { n_steps, .. }) => (n_steps, sequences::n_slices(n / n_steps, n_steps, gradient.len())),
-            None => (1, slices::of_minibatch(n, gradient.len(), net.encoder.is_some())),
+            None => (1, slices::of_minibatch(n, gradient.len(), net.convolves())),
         };
         let range = |i: usize| i * (n / len) / count * len..(i + 1) * (n / len) / count * len;
         while self.slices.len() < count {

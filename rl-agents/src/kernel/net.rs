@@ -162,6 +162,11 @@ impl Net {
         self.memory.iter().flat_map(MemoryStage::layers).chain(&self.layers)
     }
 
+    /// True if convolutions come before the dense layers.
+    pub(crate) fn convolves(&self) -> bool {
+        self.encoder.as_ref().is_some_and(EncoderStage::convolves)
+    }
+
     /// Number of layers from the observation to the farthest output.
     pub(crate) fn depth(&self) -> usize {
         self.places.iter().map(|place| place.depth + 1).max().unwrap_or(0)
@@ -180,8 +185,8 @@ impl Net {
         let (of_step, sequence) = self.memory.as_ref().map_or((0, 0), MemoryStage::lens);
         let of_memory = self.memory.as_ref().map_or(0, |memory| TILE * columns(memory.n_features()));
         let forward = TILE * (columns(self.n_in) + outputs) + of_memory + of_step;
-        let input_grads = if self.encoder.is_some() || self.memory.is_some() { TILE * columns(self.n_in) } else { 0 };
-        let features = input_grads + if self.encoder.is_some() { of_memory } else { 0 };
+        let input_grads = if self.convolves() || self.memory.is_some() { TILE * columns(self.n_in) } else { 0 };
+        let features = input_grads + if self.convolves() { of_memory } else { 0 };
         let gradients = TILE * columns(self.widest()) * (self.chains.len() + 1) + features + self.grad_len;
         Lens {
             packed: self.packed_len,

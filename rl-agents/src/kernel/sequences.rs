@@ -90,7 +90,7 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
         }
         dispatch(isa, ThroughTime { packed, block: &block, workspace, back: true });
         for range in block.tiles() {
-            if net.encoder.is_some() {
+            if net.convolves() {
                 // The activations of this tile again.
                 dispatch(isa, TileInputs { net, packed, samples, range: range.clone(), workspace, learning: true, probe });
             }

@@ -114,7 +114,7 @@ mod tests {
                 gradient
             };
             for n in [1, 31, 33, 97, 129, 300, 600, 1100] {
-                let count = of_minibatch(n, policy.params().len(), kernel.net.encoder.is_some());
+                let count = of_minibatch(n, policy.params().len(), kernel.net.convolves());
                 n_slices.insert(count);
                 let slice = |i: usize| {
                     let range = i * n / count..(i + 1) * n / count;

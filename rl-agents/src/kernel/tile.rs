@@ -59,22 +59,23 @@ impl Workspace {
         }
     }
 
-    /// Allocates buffers to learn with.
-    pub(crate) fn learning(net: &Net) -> Self {
-        let widest = matrix(net.widest());
-        let out_grads = vec![widest.clone(); net.chains.len()];
-        let encoder = net.encoder.as_ref().map(|encoder| encoder.workspace(true));
-        let wanted = encoder.is_some() || net.memory.is_some();
-        let input_grads = if wanted { matrix(net.n_in) } else { Aligned::default() };
-        let acting = Self::forward(net);
-        let feature_grads = if encoder.is_some() { acting.features.clone() } else { Aligned::default() };
-        Self { out_grads, delta: widest, encoder, input_grads, feature_grads, ..acting }
-    }
-
     /// Allocates buffers to compute gradients of the inputs with.
     pub(crate) fn of_inputs(net: &Net) -> Self {
-        let encoder = net.encoder.as_ref().map(|encoder| encoder.workspace(false));
-        Self { input_grads: matrix(net.n_in), encoder, ..Self::learning(net) }
+        let widest = matrix(net.widest());
+        let out_grads = vec![widest.clone(); net.chains.len()];
+        Self { out_grads, delta: widest, input_grads: matrix(net.n_in), ..Self::forward(net) }
+    }
+
+    /// Allocates buffers to learn with.
+    pub(crate) fn learning(net: &Net) -> Self {
+        let mut all = Self::of_inputs(net);
+        all.encoder = net.encoder.as_ref().map(|encoder| encoder.workspace(true));
+        if net.convolves() {
+            all.feature_grads = all.features.clone();
+        } else if net.memory.is_none() {
+            all.input_grads = Aligned::default();
+        }
+        all
     }
 
     /// Makes the memory's buffers hold `rows`.
@@ -241,17 +242,17 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
         visit(isa, workspace.tile(net, range.clone()), &mut SliceLoss { loss, stats });
         report(probe, Stage::Loss);
         dispatch(isa, TileBackward { net, packed, m, workspace, grads: &mut *grads });
-        if net.encoder.is_some() {
+        if net.convolves() {
             dispatch(isa, EncoderBackward { net, packed, samples, range, workspace, grads });
         }
         report(probe, Stage::Backward);
     }
 }
 
-/// What to compute of the gradients of inputs.
+/// Gradients of inputs to compute.
 pub(crate) struct InputPass {
-    /// Inputs of the dense layers whose gradients are wanted.
-    pub(crate) wanted: Range<usize>,
+    /// First input of the dense layers whose gradient is wanted; those of the last ones are, too.
+    pub(crate) first: usize,
     /// Chain to leave out.
     pub(crate) skip: Option<usize>,
 }
@@ -265,7 +266,7 @@ pub(crate) fn input_gradient<F: EachTile>(
     PackedNet { isa, net, packed }: PackedNet<'_>,
     samples: Samples<'_>,
     n: usize,
-    InputPass { wanted, skip }: InputPass,
+    InputPass { first, skip }: InputPass,
     workspace: &mut Workspace,
     mut loss: F,
     mut read: impl FnMut(&[usize], usize, &[f32]),
@@ -289,10 +290,10 @@ pub(crate) fn input_gradient<F: EachTile>(
             let own = &mut own[..len];
             gather(own, &mut workspace.out_grads[chain]);
             workspace.outputs[of.layers.clone()].iter_mut().for_each(|outputs| gather(own, outputs));
-            dispatch(isa, InputGradient { net, chain, packed, m: len, first_panel: wanted.start / PANEL, workspace });
+            dispatch(isa, InputGradient { net, chain, packed, m: len, first_panel: first / PANEL, workspace });
             own.iter_mut().for_each(|s| *s += start);
             let mut numbers = [0.0; TILE];
-            for (j, input) in wanted.clone().enumerate() {
+            for (j, input) in (first..net.n_in).enumerate() {
                 let from = workspace.input_grads[column(input, TILE, 0)..].iter().step_by(PANEL);
                 numbers.iter_mut().zip(from).take(len).for_each(|(to, from)| *to = *from);
                 read(own, j, &numbers[..len]);

@@ -44,7 +44,8 @@ crate::settings! {
     pub struct NetConfig, "" {
         /// Convolutions before the hidden layers, each [channels, kernel, stride].
         ///
-        /// Policy and value function share them. Observations are planes (channels, height, width).
+        /// Policy and value function share them; with SAC and TD3, the critics do, and the policy has its own. Observations are
+        /// planes (channels, height, width).
         conv: Vec<[usize; 3]> = Vec::new(), Kind::Conv;
         /// Sizes of the hidden layers of each network.
         hidden: Vec<usize> = vec![64, 64], Kind::Sizes;
@@ -492,7 +493,7 @@ impl Network {
         mut part: impl FnMut(usize) -> T,
         work: &(impl Fn(Range<usize>, &mut T, &mut Scratch) -> Result<(), Error> + Sync),
     ) -> Result<(), Error> {
-        let convolves = self.kernel.as_ref().is_some_and(|kernel| kernel.net.encoder.is_some());
+        let convolves = self.kernel.as_ref().is_some_and(|kernel| kernel.net.convolves());
         let mut all = Vec::with_capacity(MAX_SLICES);
         for (i, range) in pool::slices(n, MAX_SLICES, slices::least(n, convolves)).enumerate() {
             if scratches.len() == i {

@@ -85,7 +85,7 @@ impl NetworkShape {
                 let (slice, sample) = if wide { (layered::sums_len(&kernel), sample) } else { (learning, 0) };
                 let (policy, acting) = (params + bytes(packed), columns + bytes(forward));
                 let (slice, sample, sequence) = (bytes(slice), bytes(sample), bytes(sequence));
-                let convolves = kernel.encoder.is_some() && kernel.memory.is_none();
+                let convolves = kernel.convolves() && kernel.memory.is_none();
                 NetSize { policy, acting, slice, sample, sequence, convolves, ..size }
             }
             LearnerKind::Reference => {

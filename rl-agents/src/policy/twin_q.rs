@@ -27,9 +27,8 @@ pub(crate) struct TwinQ {
 fn rows_of(obs: &Space, n_actions: usize, convolves: bool) -> Space {
     let n = obs.len() + n_actions;
     let mut categories = obs.categories().to_vec();
-    categories.resize(if categories.is_empty() { 0 } else { n }, 0);
-    let space = Space::vector(&vec![-1.0; n], &vec![1.0; n]);
-    let space = if categories.is_empty() { space } else { space.with_categories(&categories) };
+    categories.resize(n, 0);
+    let space = Space::vector(&vec![-1.0; n], &vec![1.0; n]).with_categories(&categories);
     if !convolves {
         return space;
     }
@@ -59,7 +58,7 @@ impl TwinQ {
         let space = rows_of(obs, n_actions, !net.conv.is_empty());
         let heads = ["q1", "q2"].map(|name| HeadLayers { name, hidden: net.hidden_of_critic(), n_out: 1 });
         let mut shape = NetworkShape::new(&space, net, &heads[..n], false)?;
-        shape.encoder.make_vectors();
+        shape.encoder.make_one_hot();
         let mut network = Network::unset(shape, &space, net);
         network.init(&[1.0, 1.0][..n], seed);
         let chains = (0..n).map(|head| network.chain(head)).collect();
@@ -164,8 +163,7 @@ impl TwinQ {
                 }
             };
             // The last inputs are the action.
-            let wanted = kernel.net.n_in - a..kernel.net.n_in;
-            let pass = InputPass { wanted, skip: chains[needed.len()..].first().copied() };
+            let pass = InputPass { first: kernel.net.n_in - a, skip: chains[needed.len()..].first().copied() };
             tile::input_gradient(kernel, samples, range.len(), pass, workspace, loss, |samples, j, numbers| {
                 samples.iter().zip(numbers).for_each(|(i, number)| d_actions[i * a + j] = *number);
             });
@@ -192,10 +190,11 @@ mod tests {
 
     #[test]
     fn gradients_of_many_rows_are_those_of_each_row() {
-        let (d, a) = (3, 2);
-        let obs = Space::vector(&vec![-1.0; d], &vec![1.0; d]);
-        let mut rng = Rng::new(5, 0, 0, Purpose::Init);
-        for (n_networks, value) in [(1, Value::First), (2, Value::First), (2, Value::Least)] {
+        let (a, mut rng) = (2, Rng::new(5, 0, 0, Purpose::Init));
+        let cases = [(3, 1, Value::First), (3, 2, Value::First), (3, 2, Value::Least)];
+        // The action is in two panels, and in the second.
+        for (d, n_networks, value) in cases.into_iter().chain([(63, 2, Value::Least), (65, 2, Value::Least)]) {
+            let obs = Space::vector(&vec![-1.0; d], &vec![1.0; d]);
             let critics = TwinQ::new(&obs, a, n_networks, &NetConfig { hidden: vec![70, 9], ..NetConfig::default() }, 7).unwrap();
             let gradient = |rows: &[f32]| {
                 let n = rows.len() / (d + a);
@@ -211,9 +210,9 @@ mod tests {
                 let each: Vec<f32> = each.into_iter().flat_map(|(_, d_actions)| d_actions).collect();
                 assert_eq!(bits(&d_actions), bits(&each), "{n_networks} networks, {value:?}, {n} rows");
             }
-            let mut least = [0.0];
-            critics.least(&[0.1, -0.2, 0.3, 0.5, -0.5], &Pool::default(), &mut Vec::new(), &mut least).unwrap();
-            let (q, _) = gradient(&[0.1, -0.2, 0.3, 0.5, -0.5]);
+            let (mut least, row) = ([0.0], (0..d + a).map(|i| 0.1 * i as f32 - 0.2).collect::<Vec<_>>());
+            critics.least(&row, &Pool::default(), &mut Vec::new(), &mut least).unwrap();
+            let (q, _) = gradient(&row);
             assert!(if value == Value::Least { q == least } else { q[0] >= least[0] });
         }
     }

@@ -70,7 +70,7 @@ pub struct Budget {
     names: [&'static str; 3],
 }
 
-/// Setting names of a run; the last with its algorithm's name.
+/// Setting names of a run; the algorithm's name comes before the last.
 const SETTINGS: [&str; 3] = ["n_envs", "hidden", "buffer_size"];
 /// Argument names of a bench.
 #[cfg(feature = "cli")]
@@ -267,7 +267,10 @@ impl Budget {
         if let Some(nets) = &self.nets {
             let params = u128::from(size.params);
             let micro_batch = if nets.micro_batch == 0 { nets.minibatch } else { nets.micro_batch.min(nets.minibatch) };
-            let batch = if self.replay.is_some() { 2 * obs + mask + 8 * a + 64 } else { 8 };
+            let of_critics = self.replay.is_some() && matches!(self.actions, ActionSpace::Continuous { .. });
+            // Critics read rows of f32.
+            let row = if of_critics { 4 * (self.obs.len() as u128 + a) } else { 0 };
+            let batch = if self.replay.is_some() { 2 * obs + mask + 8 * a + 64 + row } else { 8 };
             let learning = sum([
                 product(&[nets.vectors.into(), params]),
                 u128::from(size.minibatch(nets.minibatch)),
@@ -285,7 +288,8 @@ impl Budget {
                 LearnerKind::Reference => sum([size.tensors.into(), product(&[micro_batch.into(), size.sample.into()])]),
             };
             let targets = if self.replay.is_some() { 0 } else { product(&[n, t, 4 * TARGETS]) };
-            let scratches = MAX_SLICES as u128 * u128::from(size.acting);
+            // Of a policy; of critics' values and their gradients.
+            let scratches = if of_critics { 3 } else { 1 } * MAX_SLICES as u128 * u128::from(size.acting);
             passing.push(("an update", sum([computed, targets, scratches])));
             let states = product(&[n, 3 * (per_env + state) + obs + mask + 16]);
             let vectors = product(&[nets.saved.into(), params]);

@@ -4,7 +4,8 @@
 //! with noise (default none). `cargo xtask bench --sb3` measures PPO's speed in runs that alternate, and
 //! writes `bench/sb3.md`. `cargo xtask bench --sb3-returns ppo|continuous` trains over several seeds, two trainings at a time,
 //! and writes `bench/sb3-returns.md` or `bench/sb3-continuous.md`; it takes hours. Each training is a line of the journal beside the
-//! record, `bench/sb3-returns.jsonl` or `bench/sb3-continuous.jsonl`, and is not repeated: delete it after a change of what is trained.
+//! record, `bench/sb3-returns.jsonl` or `bench/sb3-continuous.jsonl`, and is not repeated: delete
+//! the journal after a change of what is trained.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};

@@ -178,6 +178,7 @@ impl DeviceUpdates for DeviceSac {
         }
         Ok(arrays)
     }
+
     fn learn(&mut self, tau: Option<f32>) -> Result<(), Error> {
         self.set_targets(true)?;
         self.draw(false, 1)?;

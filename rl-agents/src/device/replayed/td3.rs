@@ -114,6 +114,7 @@ impl DeviceUpdates for DeviceTd3 {
         arrays.extend(self.both.critics.arrays(stream)?);
         Ok(arrays)
     }
+
     fn learn(&mut self, tau: Option<f32>) -> Result<(), Error> {
         self.set_targets()?;
         self.both.step_critics()?;

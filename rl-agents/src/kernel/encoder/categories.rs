@@ -1,6 +1,6 @@
 //! Categories in observations: a first layer gathers rows of its weights.
 //!
-//! An element that is one of n categories has n inputs of a first layer, as a one-hot vector has. The vector is never made: the
+//! An element that is one of n categories has n inputs of a first layer, as a one-hot vector has. The vector is not made: the
 //! row of the category is added in the place of its input in the order of summation, and only that row gets a gradient. The
 //! products with zeros that are left out would not change a bit.
 

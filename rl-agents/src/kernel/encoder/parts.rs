@@ -1,7 +1,8 @@
 //! Encoder of an observation with several parts.
 //!
 //! Pictures have convolutions, categories one-hot vectors, numbers stay as they are. The features of the parts follow each other
-//! in the order of the observation. Without convolutions, pictures are numbers too, and dense layers read the observation itself.
+//! in the order of the observation. Without convolutions, pictures are numbers too, and dense layers read the observation itself;
+//! of a critic's categories, vectors are made anyway.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub(crate) struct Encoder {
     /// Number D of elements of an observation.
     obs_len: usize,
     /// True if categories become one-hot vectors even without convolutions.
-    vectors: bool,
+    one_hot: bool,
 }
 
 impl Encoder {
@@ -70,14 +71,14 @@ impl Encoder {
             }
         }
         let (categories, obs_len) = (Categories::new(obs).map(Arc::new), obs.len());
-        Ok(Self { segments, categories, activation, obs_len, vectors: false })
+        Ok(Self { segments, categories, activation, obs_len, one_hot: false })
     }
 
     /// Makes one-hot vectors of categories, so that gradients reach the other inputs.
     ///
     /// Without convolutions, first layers gather rows of their weights instead, and have no gradients of their inputs.
-    pub(crate) fn make_vectors(&mut self) {
-        self.vectors = self.categories.is_some();
+    pub(crate) fn make_one_hot(&mut self) {
+        self.one_hot = self.categories.is_some();
     }
 
     /// Convolutions of each picture, in order.
@@ -218,7 +219,12 @@ impl EncoderStage {
             }
         }
         let (categories, obs_len, packed_len) = (encoder.categories.clone(), encoder.obs_len, *packed_len);
-        (encoder.vectors || !convs.is_empty()).then_some(Self { convs, numbers, categories, obs_len, runs, packed_len })
+        (encoder.one_hot || !convs.is_empty()).then_some(Self { convs, numbers, categories, obs_len, runs, packed_len })
+    }
+
+    /// True if pictures have convolutions.
+    pub(crate) fn convolves(&self) -> bool {
+        !self.convs.is_empty()
     }
 
     /// One sample's padded features.
