@@ -70,7 +70,7 @@ fn a_run_takes_what_its_budget_says() {
 #[ignore = "takes minutes and gigabytes"]
 fn every_kind_of_run_takes_what_its_budget_says() {
     let dir = tempfile::tempdir().unwrap();
-    let cases: [(&str, Algo, &[&str]); 15] = [
+    let cases: [(&str, Algo, &[&str]); 17] = [
         ("cartpole", Algo::PPO, &["steps=1024"]),
         (
             "cartpole",
@@ -148,6 +148,12 @@ fn every_kind_of_run_takes_what_its_budget_says() {
             "pendulum",
             Algo::PPO,
             &["steps=1", "n_envs=65536", "ppo.n_steps=16", "ppo.batch_size=65536", "ppo.n_epochs=1", "eval_episodes=100000"],
+        ),
+        ("pendulum", Algo::find("td3").unwrap(), &["steps=1010", "td3.learning_starts=1000", "hidden=[1024, 1024]"]),
+        (
+            "pendulum",
+            Algo::find("sac").unwrap(),
+            &["steps=130", "n_envs=1", "sac.buffer_size=20000", "env.pixels=84", "env.frame_stack=4"],
         ),
     ];
     let mut far = Vec::new();
