@@ -1,7 +1,7 @@
-//! An actor of continuous actions and its critics, which learn from a replay memory.
+//! An actor and its critics, which learn continuous actions from replay.
 //!
-//! [`sac`](crate::sac) and [`td3`](crate::td3) share the memory of an update, the steps of both networks, updates on a device, sums and
-//! snapshots. Their files have targets, the actor's loss, and when a network takes a step.
+//! [`sac`](crate::sac) and [`td3`](crate::td3) share the memory of an update, the steps of both networks, updates on a device,
+//! sums and snapshots. Their files have targets, the actor's loss, and when a network takes a step.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::device::replayed::actor_critics::{DeviceUpdates, at_critics};
 use crate::kernel::gradient::Slices;
 use crate::learner::descent::StepSums;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
-use crate::policy::squashed::Actor;
+use crate::policy::squashed::ContinuousPolicy;
 use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;
 use crate::{Error, Metrics, Scratch, Snapshot};
@@ -39,7 +39,7 @@ pub(crate) struct ActorAndCritics<P, D> {
     rule: Rule,
     pub(crate) seed: u64,
     /// Sums over the updates after a rollout.
-    sums: Sums,
+    sums: UpdateSums,
     /// Loss of the latest step of the actor.
     actor_loss: f32,
     /// The device that learns, if any.
@@ -50,7 +50,7 @@ pub(crate) struct ActorAndCritics<P, D> {
 
 /// Sums over updates.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+struct UpdateSums {
     n: f32,
     n_actor: f32,
     actor: f32,
@@ -68,8 +68,10 @@ pub(crate) struct Loaded<'a> {
 /// Name of the counters of steps in a snapshot.
 pub(crate) const STEPS: &str = "steps";
 
-impl<P: Actor, D: DeviceUpdates> ActorAndCritics<P, D> {
-    /// Creates critics, and a replay memory for `n_envs` environments with these spaces.
+impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
+    /// Creates critics and a replay memory.
+    ///
+    /// They are for `n_envs` environments with these spaces.
     ///
     /// # Errors
     /// Errors of [`NetConfig::check`](crate::NetConfig::check); [`Error::Buffer`] if the replay memory does not fit.
@@ -100,7 +102,7 @@ impl<P: Actor, D: DeviceUpdates> ActorAndCritics<P, D> {
             policy,
             rule,
             seed,
-            sums: Sums::default(),
+            sums: UpdateSums::default(),
             actor_loss: f32::NAN,
             device: None,
         })
@@ -173,7 +175,7 @@ impl<P: Actor, D: DeviceUpdates> ActorAndCritics<P, D> {
 
     /// Returns the metrics of the updates after a rollout, with those of one algorithm.
     pub(crate) fn metrics(&self, own: &[(&'static str, f32)], rate: f32) -> Metrics {
-        let Sums { n, n_actor, actor, critics, of_actor, of_critics } = self.sums;
+        let UpdateSums { n, n_actor, actor, critics, of_actor, of_critics } = self.sums;
         let mut metrics = Metrics::default();
         // Without a step of the actor, that of the latest one; NaN without updates.
         metrics.push("train/actor_loss", if n_actor == 0.0 && n > 0.0 { self.actor_loss } else { actor / n_actor });
@@ -185,9 +187,9 @@ impl<P: Actor, D: DeviceUpdates> ActorAndCritics<P, D> {
         metrics
     }
 
-    /// Returns a snapshot with `arrays` and the `steps` of the optimizers beside the actor's.
+    /// Returns a snapshot with `arrays` and the `steps` of optimizers.
     ///
-    /// A device replaces the arrays by its own, in order.
+    /// The actor's steps are among the counters. A device replaces the arrays by its own, in order.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -247,7 +249,7 @@ impl<P: Actor, D: DeviceUpdates> ActorAndCritics<P, D> {
 ///
 /// Its methods return [`Error::Diverged`] if learning has stopped, and errors of the replay memory and of a device.
 pub(crate) trait Continuous: Learns + Sized {
-    type Actor: Actor;
+    type Actor: ContinuousPolicy;
     type Device: DeviceUpdates;
 
     fn both(&mut self) -> &mut ActorAndCritics<Self::Actor, Self::Device>;
@@ -257,9 +259,11 @@ pub(crate) trait Continuous: Learns + Sized {
         Ok(())
     }
 
-    /// Does the updates that are due after a rollout; `rate` is the learning rate at its end.
+    /// Does the updates that are due after a rollout.
+    ///
+    /// `rate` is the learning rate at its end.
     fn learn_due(&mut self, rollout: &Rollout, remaining: f32, rate: f32, pool: &Pool) -> Result<(), Error> {
-        self.both().sums = Sums::default();
+        self.both().sums = UpdateSums::default();
         learn_from(self, rollout, 1.0 - remaining, pool)?;
         // The device may still work on both minibatches.
         self.turn(rate)?;
@@ -303,7 +307,7 @@ pub(crate) trait Continuous: Learns + Sized {
         optimizer.set_steps(of_actor);
         critics.set_steps(of_critics);
         let [of_actor, of_critics] = [&learnt.actor, &learnt.critics];
-        *sums = Sums {
+        *sums = UpdateSums {
             n: of_critics.minibatches,
             n_actor: of_actor.minibatches,
             actor: of_actor.policy,

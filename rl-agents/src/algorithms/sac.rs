@@ -24,7 +24,7 @@ use crate::device::replayed::actor_critics::DeviceUpdates;
 use crate::device::replayed::sac::DeviceSac;
 use crate::kernel::tile::{Tile, TileLoss};
 use crate::learner::optim::{Optimizer, Rule, StepCount};
-use crate::policy::squashed::{Actor, ActorSamples, SquashedGaussian};
+use crate::policy::squashed::{ActorSamples, ContinuousPolicy, SquashedGaussian};
 use crate::policy::twin_q::{TwinQ, Value};
 use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;

@@ -25,7 +25,7 @@ use crate::device::replayed::td3::DeviceTd3;
 use crate::kernel::tile::{Tile, TileLoss};
 use crate::learner::optim::{Rule, StepCount};
 use crate::policy::deterministic::{ActionNoise, DeterministicPolicy};
-use crate::policy::squashed::Actor;
+use crate::policy::squashed::ContinuousPolicy;
 use crate::policy::twin_q::{TwinQ, Value};
 use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;

@@ -251,7 +251,7 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
 
 /// Gradients of inputs to compute.
 pub(crate) struct InputPass {
-    /// First input of the dense layers whose gradient is wanted; those of the last ones are, too.
+    /// First of the inputs of the dense layers whose gradients are wanted.
     pub(crate) first: usize,
     /// Chain to leave out.
     pub(crate) skip: Option<usize>,

@@ -15,7 +15,7 @@ use crate::kernel::tile::{self, Tile};
 use crate::network::params::Layout;
 use crate::policy::exported::bounds;
 use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch, each_reference_tile};
-use crate::policy::squashed::{SquashedGaussian, bounds_of};
+use crate::policy::squashed::{ContinuousPolicy, SquashedGaussian, bounds_of};
 use crate::{Acted, Acting, Choice, Error, NetConfig, Policy, Scratch, Snapshot, Weights};
 
 /// Kind of the noise that is added to actions in training.
@@ -53,7 +53,7 @@ pub struct DeterministicPolicy {
 }
 
 over_network!(DeterministicPolicy: bounds, net, noise, noise_std, random_steps);
-actor!(DeterministicPolicy);
+continuous_policy!(DeterministicPolicy);
 
 impl DeterministicPolicy {
     /// Checks that these settings and spaces allow a policy.

@@ -53,10 +53,10 @@ macro_rules! over_network {
     };
 }
 
-/// Implements [`Actor`](squashed::Actor) by fields.
-macro_rules! actor {
+/// Implements `ContinuousPolicy` by fields.
+macro_rules! continuous_policy {
     ($policy:ty) => {
-        impl $crate::policy::squashed::Actor for $policy {
+        impl ContinuousPolicy for $policy {
             fn network(&self) -> &Network {
                 <$policy>::network(self)
             }

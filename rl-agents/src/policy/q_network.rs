@@ -113,8 +113,8 @@ impl QNetwork {
 
     /// Sets exploration: environment i of N acts randomly with its own probability.
     ///
-    /// It is `epsilon^(1 + spread i / (N - 1))`, where actions are sampled. The environments that the policy acts in are those from
-    /// `first_env` on.
+    /// It is `epsilon^(1 + spread i / (N - 1))`, where actions are sampled. The policy acts in the environments from `first_env`
+    /// on.
     pub fn explore(&mut self, epsilon: f32, spread: f32, n_envs: usize, first_env: usize) {
         self.epsilon = (epsilon, if n_envs > 1 { spread / (n_envs - 1) as f32 } else { 0.0 });
         self.first_env = first_env;

@@ -29,7 +29,7 @@ const LOG_STD_RANGE: (f32, f32) = (-20.0, 2.0);
 const EPSILON: f32 = 1e-6;
 
 /// A policy of continuous actions over one network.
-pub(crate) trait Actor: Policy {
+pub(crate) trait ContinuousPolicy: Policy {
     fn network(&self) -> &Network;
 
     fn network_mut(&mut self) -> &mut Network;
@@ -101,7 +101,7 @@ pub(crate) struct ActorSamples<'a> {
 }
 
 over_network!(SquashedGaussian: bounds, net, random_steps);
-actor!(SquashedGaussian);
+continuous_policy!(SquashedGaussian);
 
 impl SquashedGaussian {
     /// Checks that these settings and spaces allow a policy.

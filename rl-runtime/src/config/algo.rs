@@ -33,7 +33,9 @@ pub struct Build<'a> {
     pub net: &'a NetConfig,
     /// Number of environments N of a rollout.
     pub n_envs: usize,
-    /// Number of collectors, of `n_envs` environments each; 0 for a policy that acts outside of training.
+    /// Number of collectors, of `n_envs` environments each.
+    ///
+    /// 0 for a policy that acts outside of training.
     pub n_collectors: usize,
     /// Number of environments of the collectors before this one.
     pub first_env: usize,
@@ -59,9 +61,10 @@ pub struct Build<'a> {
 pub type Built = (Box<dyn Agent>, Option<DeviceCollector>);
 
 impl Build<'_> {
-    /// True if less than `env_steps` of the run have passed when the fraction `remaining` of training remains.
-    #[must_use]
-    pub fn is_before(&self, env_steps: u64, remaining: f32) -> bool {
+    /// True if less than `env_steps` of the run have passed.
+    ///
+    /// The fraction `remaining` of training remains.
+    pub(crate) fn is_before(&self, env_steps: u64, remaining: f32) -> bool {
         (1.0 - f64::from(remaining)) * (self.steps as f64) < env_steps as f64
     }
 

@@ -3,9 +3,9 @@
 //! Both have Stable-Baselines3's default settings, but SAC and TD3 learn after 1,000 env steps (default 100), and TD3 explores
 //! with noise (default none). `cargo xtask bench --sb3` measures PPO's speed in runs that alternate, and
 //! writes `bench/sb3.md`. `cargo xtask bench --sb3-returns ppo|continuous` trains over several seeds, two trainings at a time,
-//! and writes `bench/sb3-returns.md` or `bench/sb3-continuous.md`; it takes hours. Each training is a line of the journal beside the
-//! record, `bench/sb3-returns.jsonl` or `bench/sb3-continuous.jsonl`, and is not repeated: delete
-//! the journal after a change of what is trained.
+//! and writes `bench/sb3-returns.md` or `bench/sb3-continuous.md`; it takes hours. Each training is a line of the journal beside
+//! the record, `bench/sb3-returns.jsonl` or `bench/sb3-continuous.jsonl`, and is not repeated: delete the journal after a change
+//! of what is trained.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -179,9 +179,9 @@ impl Peers<'_> {
         Ok(format!("{} | {theirs_of} | {:.1}", k_range(ours), ours.0 / theirs.0))
     }
 
-    /// Trains over all seeds that are not in the journal at `path` yet, two trainings at a time.
+    /// Trains over all seeds that the journal lacks, two trainings at a time.
     ///
-    /// `write` receives the journal whenever a training has ended. A seed is trained in all cases before the next.
+    /// It is at `path`. `write` receives it whenever a training has ended. A seed is trained in all cases before the next.
     fn returns(self, cases: &[Case], path: &Path, write: &(dyn Fn(&[Value]) -> Result<()> + Sync)) -> Result<()> {
         fs::create_dir_all(self.root.join("target/sb3-runs"))?;
         let before = read(path)?;

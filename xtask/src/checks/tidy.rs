@@ -211,7 +211,7 @@ fn never(source: &Source) -> Vec<String> {
 }
 
 /// Files of rl-agents' algorithms that are none: what several of them share.
-const BASES: &[&str] = &["mod", "critics", "method", "on_policy", "replayed"];
+const BASES: &[&str] = &["mod", "actor_and_critics", "critics", "method", "on_policy", "replayed"];
 
 /// Names of environments and algorithms where they do not belong.
 fn foreign_names(all: &[Source]) -> Vec<String> {

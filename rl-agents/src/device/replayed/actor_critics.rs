@@ -24,7 +24,7 @@ use crate::device::times::DeviceWatch;
 use crate::learner::BatchSizes;
 use crate::learner::optim::{Optimizer, Rule, StepCount};
 use crate::policy::network::Network;
-use crate::policy::squashed::Actor;
+use crate::policy::squashed::ContinuousPolicy;
 use crate::policy::twin_q::TwinQ;
 use crate::ranks::Ranks;
 
@@ -105,7 +105,7 @@ impl DeviceActorCritics {
     /// [`Error::Setting`] if there are no kernels for the networks; [`Error::Buffer`] and [`Error::Device`].
     pub(crate) fn new(
         device: &Device,
-        actor: &impl Actor,
+        actor: &impl ContinuousPolicy,
         critics: DeviceCritics,
         experience: &Experience,
         copied: bool,
