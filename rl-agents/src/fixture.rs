@@ -24,6 +24,13 @@ impl Case {
     pub(crate) const ALL: [Self; 4] = [Self::Discrete, Self::Masked, Self::Continuous, Self::Heads];
 }
 
+/// Euclidean norm of a difference, relative to the second vector.
+pub(crate) fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+    let difference = norm(&mut a.iter().zip(b).map(|(a, b)| f64::from(a - b)));
+    difference / norm(&mut b.iter().map(|&b| f64::from(b)))
+}
+
 /// Episodes of one step. What is seen tells the best action.
 ///
 /// A picture (1, 4, 5) of one spot, in bytes; as f32 a picture between a category of 3 and a number, which tells which of the two

@@ -71,7 +71,7 @@ pub(crate) const STEPS: &str = "steps";
 impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
     /// Creates critics and a replay memory.
     ///
-    /// They are for `n_envs` environments with these spaces.
+    /// The replay memory holds transitions of `n_envs` environments.
     ///
     /// # Errors
     /// Errors of [`NetConfig::check`](crate::NetConfig::check); [`Error::Buffer`] if the replay memory does not fit.

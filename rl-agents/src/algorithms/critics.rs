@@ -32,7 +32,7 @@ pub(crate) struct Critics {
     scale: f32,
     /// Factor that bytes of observations are multiplied by.
     obs_scale: f32,
-    /// Kind of observations that a device's critics cannot read, if it is theirs.
+    /// Kind of the observations, if critics on a device cannot read it.
     unfit: Option<&'static str>,
     rows: Vec<f32>,                // (B, D + A)
     pub(crate) q: Vec<f32>,        // (B)

@@ -346,7 +346,7 @@ impl Shareable for Td3 {
 mod tests {
     use super::*;
     use crate::algorithms::critics::Critics;
-    use crate::fixture::Gaze;
+    use crate::fixture::{Gaze, distance};
     use crate::{Activation, Collector, LearnerKind, NetConfig};
     use candle_core::{DType, Device};
     use rl_envs::{Env, pendulum::Pendulum};
@@ -388,13 +388,6 @@ mod tests {
             metrics = agent.update(&rollout, 0.5, pool).unwrap();
         }
         metrics
-    }
-
-    /// Euclidean norm of a difference, relative to the second vector.
-    fn distance(a: &[f32], b: &[f32]) -> f64 {
-        let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
-        let difference = norm(&mut a.iter().zip(b).map(|(a, b)| f64::from(a - b)));
-        difference / norm(&mut b.iter().map(|&b| f64::from(b)))
     }
 
     #[test]

@@ -251,7 +251,7 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
 
 /// Gradients of inputs to compute.
 pub(crate) struct InputPass {
-    /// First of the inputs of the dense layers whose gradients are wanted.
+    /// First input of the dense layers that needs a gradient; all after it do, too.
     pub(crate) first: usize,
     /// Chain to leave out.
     pub(crate) skip: Option<usize>,

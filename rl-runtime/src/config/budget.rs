@@ -289,7 +289,8 @@ impl Budget {
             };
             let targets = if self.replay.is_some() { 0 } else { product(&[n, t, 4 * TARGETS]) };
             // Of a policy; of critics' values and their gradients.
-            let scratches = if of_critics { 3 } else { 1 } * MAX_SLICES as u128 * u128::from(size.acting);
+            let sets: u128 = if of_critics { 3 } else { 1 };
+            let scratches = sets * MAX_SLICES as u128 * u128::from(size.acting);
             passing.push(("an update", sum([computed, targets, scratches])));
             let states = product(&[n, 3 * (per_env + state) + obs + mask + 16]);
             let vectors = product(&[nets.saved.into(), params]);

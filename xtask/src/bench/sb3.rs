@@ -183,7 +183,6 @@ impl Peers<'_> {
     ///
     /// It is at `path`. `write` receives it whenever a training has ended. A seed is trained in all cases before the next.
     fn returns(self, cases: &[Case], path: &Path, write: &(dyn Fn(&[Value]) -> Result<()> + Sync)) -> Result<()> {
-        fs::create_dir_all(self.root.join("target/sb3-runs"))?;
         let before = read(path)?;
         write(&before)?;
         let open = (0..cases.iter().map(|case| case.seeds).max().unwrap_or(0))
