@@ -139,6 +139,13 @@ impl Slab {
         &mut self.block.bytes_mut()[..self.bytes]
     }
 
+    /// Copies the bytes into memory of the given kind.
+    pub(crate) fn copy_in(&self, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
+        let mut copy = Self::new(&Layout { bytes: self.bytes }, memory)?;
+        copy.bytes_mut().copy_from_slice(&self.block.bytes()[..self.bytes]);
+        Ok(copy)
+    }
+
     /// Begins to copy the block, as [`Block::send`] does.
     pub(crate) fn send(&mut self) -> Result<(), rl_cuda::Error> {
         self.block.send()
@@ -161,9 +168,7 @@ impl Clone for Slab {
     /// # Panics
     /// If there is not enough memory.
     fn clone(&self) -> Self {
-        let mut copy = Self::new(&Layout { bytes: self.bytes }, &self.memory).expect("memory for a copy");
-        copy.block.bytes_mut()[..self.bytes].copy_from_slice(&self.block.bytes()[..self.bytes]);
-        copy
+        self.copy_in(&self.memory).expect("memory for a copy")
     }
 }
 

@@ -1,5 +1,6 @@
 //! Throughput of the device, measured with its own clock between two events.
 
+use crate::driver::graph::CAPTURING;
 use crate::targets::{Row, Steps, TargetKernels, WordBuffers};
 use crate::{ActionSource, Buffer, CpuAccess, CudaVecEnv, Device, DeviceSteps, Error, PinnedSlab, Stream};
 use rl_envs::{Dtype, VecEnv};
@@ -147,7 +148,7 @@ pub fn sweep_blocks(
     let measure = |block| match env_steps(device, &case(block), seconds) {
         Ok(rate) => Ok((block, Some(rate))),
         // A graph reports a rejected launch when it is instantiated, as a driver error.
-        Err(Error::Launch { .. } | Error::Driver { .. }) => Ok((block, None)),
+        Err(Error::Launch { .. } | Error::Driver { doing: CAPTURING, .. }) => Ok((block, None)),
         Err(error) => Err(error),
     };
     BLOCKS.into_iter().map(measure).collect()

@@ -127,6 +127,28 @@ impl Rollout {
         Ok(rollout)
     }
 
+    /// Copies the rollout into ordinary memory.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if it does not fit.
+    pub fn copy_on_host(&self) -> Result<Self, Error> {
+        let slab = self.slab.copy_in(&<dyn Memory>::host())?;
+        let Self { columns, shape, contiguous, on_device, cut_before, .. } = *self;
+        Ok(Self {
+            slab,
+            columns,
+            shape,
+            contiguous,
+            continues: self.continues.clone(),
+            on_device,
+            cut_before,
+            final_at: self.final_at.clone(),
+            final_obs: self.final_obs.clone(),
+            final_masks: self.final_masks.clone(),
+            final_states: self.final_states.clone(),
+        })
+    }
+
     /// Dimensions of the rollout.
     #[must_use]
     pub fn shape(&self) -> RolloutShape {

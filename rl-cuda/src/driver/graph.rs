@@ -8,6 +8,9 @@ use crate::driver::emulated::Work;
 use crate::driver::stream::Raw;
 use crate::{Device, Error, Stream};
 
+/// Operation that an error names if a capture fails.
+pub(crate) const CAPTURING: &str = "capturing a graph";
+
 /// Captured work that the device can repeat with one call.
 ///
 /// Buffers that are dropped while a device has graphs keep their memory until its last graph is dropped, so a graph's memory is
@@ -73,8 +76,8 @@ impl Stream {
                 // End the capture even if `work` failed.
                 let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0));
                 worked?;
-                let graph = graph.map_err(Error::driver("capturing a graph"))?;
-                GraphRaw::Cuda(graph.ok_or(Error::Driver { doing: "capturing a graph", reason: "it is empty".into() })?)
+                let graph = graph.map_err(Error::driver(CAPTURING))?;
+                GraphRaw::Cuda(graph.ok_or(Error::Driver { doing: CAPTURING, reason: "it is empty".into() })?)
             }
             Raw::Emulated(captured) => {
                 let lock = || captured.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

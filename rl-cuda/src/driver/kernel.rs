@@ -142,7 +142,7 @@ impl Kernel {
                     sys::CUresult::CUDA_ERROR_INVALID_VALUE | sys::CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => {
                         failed(blocks, format!("{}; try smaller blocks", said(error)))
                     }
-                    _ => failed(blocks, said(error)),
+                    _ => Error::driver("launching a kernel, or work before it")(error),
                 })
             }
             Loaded::Emulated(function) => {

@@ -105,7 +105,9 @@ impl<T: Element> PinnedSlab<T> {
     /// # Errors
     /// [`Error::Driver`].
     pub fn wait(&self) -> Result<(), Error> {
-        self.copy().take().map_or(Ok(()), |copy| copy.end.synchronize())
+        // Others wait for the lock, not for the event alone.
+        let mut copy = self.copy();
+        copy.take().map_or(Ok(()), |copy| copy.end.synchronize())
     }
 
     /// Waits for the copy in flight if it writes the slab, then returns the elements.
@@ -117,8 +119,12 @@ impl<T: Element> PinnedSlab<T> {
         if self.access == CpuAccess::WriteOnly {
             return Err(Error::Kind { what: "pinned slab", expected: "one that the CPU may read" });
         }
-        let written = self.copy().take_if(|copy| copy.writes);
-        written.map_or(Ok(()), |copy| copy.end.synchronize())?;
+        let mut copy = self.copy();
+        if let Some(InFlight { end, writes: true }) = &*copy {
+            end.synchronize()?;
+            *copy = None;
+        }
+        drop(copy);
         // SAFETY: the slab owns `len` initialized elements. No copy writes them: a new one needs the slab for itself alone.
         Ok(unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) })
     }
@@ -148,13 +154,24 @@ impl<T: Element> PinnedSlab<T> {
             return Err(Error::Length { what, expected: len, found: self.len });
         }
         let mut in_flight = self.copy();
-        in_flight.take().map_or(Ok(()), |copy| copy.end.synchronize())?;
+        if let Some(InFlight { end, .. }) = &*in_flight {
+            end.synchronize()?;
+        }
+        *in_flight = None;
         *in_flight = copy(self.pointer)?.map(|end| InFlight { end, writes });
         Ok(())
     }
 }
 
 impl Stream {
+    /// Records the end of a copy; if that fails, waits for it.
+    fn end_of_copy(&self) -> Result<Event, Error> {
+        self.record().or_else(|error| {
+            self.synchronize()?;
+            Err(error)
+        })
+    }
+
     /// Copies the beginning of a slab to the device without waiting.
     ///
     /// The slab waits before it is written.
@@ -172,7 +189,7 @@ impl Stream {
             // SAFETY: `to` borrows device memory of this length; the source stays valid as shown above.
             unsafe { result::memcpy_htod_async(to.address(), source, stream.cu_stream()) }
                 .map_err(Error::driver("copying to the device"))?;
-            self.record().map(Some)
+            self.end_of_copy().map(Some)
         })
     }
 
@@ -193,7 +210,7 @@ impl Stream {
             // SAFETY: `from` borrows device memory of this length; the target stays valid as shown above.
             unsafe { result::memcpy_dtoh_async(target, from.address(), stream.cu_stream()) }
                 .map_err(Error::driver("copying from the device"))?;
-            self.record().map(Some)
+            self.end_of_copy().map(Some)
         })
     }
 }
