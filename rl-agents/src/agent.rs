@@ -348,7 +348,7 @@ impl From<OrAuto> for Written {
 pub struct Snapshot {
     /// Parameter vector.
     pub params: Vec<f32>,
-    /// Optimizer moments and target network by name, each as long as `params`.
+    /// Optimizer moments, and target networks, critics and counters, by name.
     pub moments: Vec<(String, Vec<f32>)>,
     /// Running statistics.
     pub statistics: Statistics,

@@ -229,7 +229,17 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
         self.critics.load(loaded.critics)?;
         self.optimizer = loaded.optimizer;
         self.experience.load(&snapshot.counters);
+        self.act_by_policy_if_begun();
         Ok(())
+    }
+
+    /// Ends the random actions of the env steps before learning.
+    ///
+    /// Those who count env steps from 1 again, such as evaluations, do not repeat them.
+    fn act_by_policy_if_begun(&mut self) {
+        if self.experience.has_begun() {
+            self.policy.act_randomly_until(0);
+        }
     }
 
     /// The device that learns, if any.
@@ -265,6 +275,7 @@ pub(crate) trait Continuous: Learns + Sized {
     fn learn_due(&mut self, rollout: &Rollout, remaining: f32, rate: f32, pool: &Pool) -> Result<(), Error> {
         self.both().sums = UpdateSums::default();
         learn_from(self, rollout, 1.0 - remaining, pool)?;
+        self.both().act_by_policy_if_begun();
         // The device may still work on both minibatches.
         self.turn(rate)?;
         self.turn(rate)?;

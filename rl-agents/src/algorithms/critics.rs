@@ -441,10 +441,14 @@ pub(crate) fn parts(counts: &[u64]) -> Vec<f32> {
 /// Reads N counters of a snapshot, as [`parts`] wrote them.
 ///
 /// # Errors
-/// [`Error::Snapshot`] if there are not N.
+/// [`Error::Snapshot`] if there are not N, or not below 2^63.
 pub(crate) fn counts<const N: usize>(snapshot: &Snapshot, name: &str) -> Result<[u64; N], Error> {
-    let parts = array(snapshot, name, 4 * N)?.chunks(4);
-    let mut counts = parts.map(|parts| parts.iter().rev().fold(0, |count, &part| count << 16 | part as u64));
+    let parts = array(snapshot, name, 4 * N)?;
+    let is_part = |&part: &f32| part.fract() == 0.0 && (0.0..=65535.0).contains(&part);
+    if !parts.iter().all(is_part) || parts.iter().skip(3).step_by(4).any(|&most| most > 32767.0) {
+        return Err(Error::Snapshot(format!("{name} has impossible counters")));
+    }
+    let mut counts = parts.chunks(4).map(|parts| parts.iter().rev().fold(0, |count, &part| count << 16 | part as u64));
     Ok(std::array::from_fn(|_| counts.next().unwrap_or(0)))
 }
 

@@ -378,6 +378,15 @@ impl Dqn {
         (host, experience, device.as_mut())
     }
 
+    /// Ends the random actions of the env steps before learning.
+    ///
+    /// Those who count env steps from 1 again, such as evaluations, do not repeat them.
+    fn act_by_network_if_begun(&mut self) {
+        if self.experience.has_begun() {
+            self.network.act_randomly_until(0);
+        }
+    }
+
     /// Waits for the device's updates, and copies the online network to act with.
     fn fetch(&mut self, done: f32, pool: &Pool) -> Result<(), Error> {
         let (host, _, device) = self.learners(done, pool);
@@ -671,6 +680,7 @@ impl Agent for Dqn {
         let done = 1.0 - remaining;
         self.sums = Sums::default();
         learn_from(self, rollout, done, pool)?;
+        self.act_by_network_if_begun();
         self.fetch(done, pool)?;
         let sums = self.sums;
         let mut metrics = Metrics::default();
@@ -707,6 +717,7 @@ impl Agent for Dqn {
         self.network.network_mut().set_params(&snapshot.params, snapshot.counters.version)?;
         self.target.network_mut().set_params(target, 0)?;
         self.experience.load(&snapshot.counters);
+        self.act_by_network_if_begun();
         self.load_device()
     }
 
@@ -1063,9 +1074,9 @@ mod tests {
             };
             let greedy = act(Choice::Greedy);
             let mut counts = [0; 3];
-            for step in 0..300 {
+            for step in 1..=300 {
                 let chosen = act(Choice::Sample { seed: 7, step, first_env: 0 });
-                if step < 251 {
+                if step <= 251 {
                     chosen.into_iter().for_each(|action: u32| counts[action as usize] += 1);
                 } else {
                     assert_eq!(chosen, greedy, "step {step}: 251 steps of 4 environments are 1001 env steps at least");

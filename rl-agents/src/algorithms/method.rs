@@ -87,6 +87,10 @@ impl Common {
     pub(crate) fn check(&self, n_envs: usize) -> Result<(), Error> {
         let n_steps = self.n_steps;
         let rollout = n_steps.saturating_mul(n_envs);
+        if rollout > u32::MAX as usize {
+            let allowed = "but a rollout has 2^32 - 1 samples at most";
+            return Err(Error::Setting { name: "n_steps", value: n_steps.to_string(), allowed });
+        }
         let batch_size = self.samples(rollout);
         if rollout == 0 || !rollout.is_multiple_of(batch_size) {
             return Err(Error::BatchSize { batch_size, rollout, n_steps, n_envs });

@@ -327,10 +327,10 @@ impl<C: Method> Agent for OnPolicy<C> {
 
     fn update(&mut self, rollout: &Rollout, remaining: f32, pool: &Pool) -> Result<Metrics, Error> {
         let plan = self.plan(rollout.len());
-        let n_steps = rollout.shape().n_steps;
-        if self.descent.policy.state_len() > 0 && !plan.batch_size.is_multiple_of(n_steps) {
-            let (batch_size, n_envs) = (plan.batch_size, rollout.shape().n_envs);
-            return Err(Error::BatchSize { batch_size, rollout: rollout.len(), n_steps, n_envs });
+        let (n_steps, n_envs) = (rollout.shape().n_steps, rollout.shape().n_envs);
+        let whole_columns = self.descent.policy.state_len() == 0 || plan.batch_size.is_multiple_of(n_steps);
+        if !(rollout.len().is_multiple_of(plan.batch_size) && whole_columns) {
+            return Err(Error::BatchSize { batch_size: plan.batch_size, rollout: rollout.len(), n_steps, n_envs });
         }
         let (totals, steps) = if self.descent.on_device() {
             let settings = self.device_settings(remaining);

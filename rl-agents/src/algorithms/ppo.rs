@@ -431,6 +431,11 @@ mod tests {
         assert!(check(8, 0).is_ok());
         assert!(matches!(check(8, 1), Err(Error::Setting { name: "batch_size", .. })));
         assert!(matches!(check(0, 1), Err(Error::Range { .. })));
+        // Nor are samples of another rollout left out.
+        let (policy, rollout, _) = fixture::rollout();
+        let config = PpoConfig { n_steps: 6, batch_size: 12, ..PpoConfig::default() };
+        let refused = Ppo::new(policy, config, 4, 0).unwrap().update(&rollout, 1.0, &Pool::new(1).unwrap());
+        assert!(matches!(refused, Err(Error::BatchSize { batch_size: 12, rollout: 32, n_steps: 8, n_envs: 4 })));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Experience: transitions, the updates that are due, minibatches.
 //!
-//! After each step of N environments all due updates are done: `gradient_steps` for every `train_freq` env steps beyond
-//! `learning_starts`, for any N. Read [`learn_from`] first.
+//! After each step of N environments all due updates are done: `gradient_steps` for every `train_freq` env steps, for any N. The
+//! first env steps that count are those of the step that goes beyond `learning_starts`. Read [`learn_from`] first.
 //!
 //! Whichever policy acted, transitions are learnt from alike: targets use the current networks. Returns of several steps keep the
 //! actions of the policy that took them, as in Rainbow (Hessel et al., 2018).
@@ -266,6 +266,11 @@ impl Experience {
     /// Returns the number of minibatches drawn.
     pub(crate) fn updates(&self) -> u64 {
         self.updates
+    }
+
+    /// True once there have been more than `learning_starts` env steps.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.env_steps > self.settings.learning_starts
     }
 
     /// True if errors decide which transitions are drawn.

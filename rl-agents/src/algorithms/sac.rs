@@ -110,7 +110,7 @@ pub struct Sac {
 /// Temperature, the weight of the entropy.
 struct Temperature {
     setting: OrAuto,
-    /// Logarithm of the temperature.
+    /// Logarithm of a learnt temperature; else 0.
     log_alpha: [f32; 1],
     optimizer: Optimizer,
     target_entropy: f32,
@@ -124,10 +124,7 @@ impl Temperature {
     fn new(config: &SacConfig, n_actions: usize) -> Self {
         Self {
             setting: config.ent_coef,
-            log_alpha: match config.ent_coef {
-                OrAuto::Auto => [0.0],
-                OrAuto::Number(alpha) => [math::ln(alpha)],
-            },
+            log_alpha: [0.0],
             optimizer: Optimizer::new(SacConfig::RULE, 1),
             target_entropy: match config.target_entropy {
                 OrAuto::Auto => -(n_actions as f32),
@@ -620,6 +617,37 @@ mod tests {
         let metrics = train(&mut agent, &mut collector, 20, &Pool::new(1).unwrap());
         assert_eq!((metrics.get("train/ent_coef_loss"), agent.temperature.current()), (None, 0.2));
         assert!(agent.both.critics.target.network().params() == before && agent.both.critics.online.network().params() != before);
+    }
+
+    #[test]
+    fn a_temperature_of_zero_is_saved_and_counters_that_cannot_be_are_refused() {
+        let (mut agent, _) = agent(SacConfig { ent_coef: OrAuto::Number(0.0), ..config() }, LearnerKind::Fused, &[5]);
+        let snapshot = agent.save().unwrap();
+        agent.load(&snapshot).unwrap();
+        for broken in [0.5, -1.0, 65536.0, f32::NAN, 40000.0] {
+            let mut snapshot = snapshot.clone();
+            let steps = snapshot.moments.iter_mut().find(|(name, _)| name == STEPS).unwrap();
+            steps.1[3] = broken;
+            assert!(matches!(agent.load(&snapshot), Err(Error::Snapshot(_))), "{broken}");
+        }
+    }
+
+    #[test]
+    fn actions_are_random_before_learning_and_never_again() {
+        let (mut learner, mut collector) = agent(config(), LearnerKind::Fused, &[5]);
+        let (mut rollout, pool) = (collector.rollout(12).unwrap(), Pool::new(1).unwrap());
+        // Random actions have no log-probabilities.
+        let mut n_random = |agent: &mut Sac, collector: &mut Collector| {
+            collector.collect(agent.acting(0.5), &mut rollout).unwrap();
+            agent.update(&rollout, 0.5, &pool).unwrap();
+            rollout.log_probs().iter().filter(|&&log_prob| log_prob == 0.0).count()
+        };
+        assert_eq!(n_random(&mut learner, &mut collector), 30, "learning_starts");
+        assert_eq!(n_random(&mut learner, &mut collector), 0);
+        let snapshot = learner.save().unwrap();
+        let (mut resumed, mut again) = agent(config(), LearnerKind::Fused, &[5]);
+        resumed.load(&snapshot).unwrap();
+        assert_eq!(n_random(&mut resumed, &mut again), 0, "in other environments, whose steps are counted from 1");
     }
 
     #[test]

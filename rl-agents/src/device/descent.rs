@@ -637,7 +637,7 @@ impl DeviceDescent {
 
     /// Waits for the device, and copies its rollout to the host.
     pub(crate) fn rollout_here(&self, rollout: &Rollout) -> Result<Rollout, Error> {
-        let mut rollout = rollout.clone();
+        let mut rollout = rollout.copy_on_host()?;
         self.rollout.download(&self.stream, &mut rollout)?;
         Ok(rollout)
     }

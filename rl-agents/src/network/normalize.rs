@@ -263,7 +263,8 @@ impl RunningReturns {
             return self.merge_columns(rollout, gamma);
         }
         self.running.resize(n_envs, 0.0);
-        let (mut running, mut rest) = (self.running.clone(), Vec::with_capacity(MAX_SLICES));
+        let running = if rollout.cut_before { vec![0.0; n_envs] } else { self.running.clone() };
+        let (mut running, mut rest) = (running, Vec::with_capacity(MAX_SLICES));
         let mut left = &mut running[..];
         for columns in pool::slices(n_envs, MAX_SLICES, MIN_SLICE) {
             let (first, others) = left.split_at_mut(columns.len());
@@ -398,11 +399,12 @@ mod tests {
                 let mut rollout = rollout(7, n_envs, Dtype::F32);
                 rollout.contiguous = !first_come;
                 rollout.env_idx_mut().iter_mut().enumerate().for_each(|(n, env)| *env = env_of(n) as u32);
+                rollout.cut_before = !first_come && i == 2;
                 if first_come {
                     rollout.continues.extend(vec![i != 2; n_envs]);
-                    if i == 2 {
-                        running.fill(0.0);
-                    }
+                }
+                if i == 2 {
+                    running.fill(0.0);
                 }
                 for t in 0..7 {
                     for (n, running) in running.iter_mut().enumerate() {

@@ -52,7 +52,7 @@ const CRITIC: usize = 1;
 over_network!(ActorCritic: distribution, n_actions);
 
 impl ActorCritic {
-    /// Memory of networks with these settings, computed without allocating.
+    /// Memory of networks with these settings, computed without allocating parameters.
     ///
     /// # Errors
     /// Errors of [`NetConfig::check`].

@@ -14,6 +14,7 @@ use crate::kernel::samples::TILE;
 use crate::kernel::tile::{self, Tile};
 use crate::network::params::Layout;
 use crate::policy::exported::bounds;
+use crate::policy::is_among_first;
 use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::policy::squashed::{ContinuousPolicy, SquashedGaussian, bounds_of};
 use crate::{Acted, Acting, Choice, Error, NetConfig, Policy, Scratch, Snapshot, Weights};
@@ -198,7 +199,7 @@ impl Policy for DeterministicPolicy {
                     let mut y = math::tanh(outputs[j * m + s]);
                     if let Choice::Sample { seed, step, first_env } = choice {
                         let block = rng::block(seed, first_env + i as u32, step, Purpose::Policy, j as u32 >> 2);
-                        if step < self.random_steps {
+                        if is_among_first(self.random_steps, step) {
                             y = 2.0 * rng::uniform(block[j & 3]) - 1.0;
                         } else {
                             let noise = match self.noise {
@@ -272,7 +273,7 @@ mod tests {
         policy.act_randomly_until(3);
         assert_eq!((policy.state_len(), spread(&acted(&policy, n, Choice::Greedy, &mut []))), (0, 0.0));
         assert!((spread(&acted(&policy, n, sample(5), &mut [])) - 0.1).abs() < 5e-3);
-        let random = spread(&acted(&policy, n, sample(2), &mut []));
+        let random = spread(&acted(&policy, n, sample(3), &mut []));
         assert!((random - (1.0f64 / 3.0).sqrt()).abs() < 0.02, "uniform at first: {random}");
         policy.explore(ActionNoise::Normal, 100.0);
         policy.act_randomly_until(0);

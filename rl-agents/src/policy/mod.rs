@@ -72,6 +72,10 @@ macro_rules! continuous_policy {
             fn bounds(&self) -> &[[f32; 2]] {
                 &self.bounds
             }
+
+            fn act_randomly_until(&mut self, steps: u64) {
+                self.random_steps = steps;
+            }
         }
     };
 }
@@ -163,6 +167,13 @@ impl Acted<'_> {
         }
         Ok(())
     }
+}
+
+/// True in the first `n` lifetime steps of an environment.
+///
+/// They are counted from 1.
+pub(crate) fn is_among_first(n: u64, step: u64) -> bool {
+    step.wrapping_sub(1) < n
 }
 
 /// Returns rows of masks (N, A); empty without masks.

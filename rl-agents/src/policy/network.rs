@@ -1,7 +1,7 @@
 //! Networks over one parameter vector, shared by policies and action values.
 //!
 //! A [`Network`] holds layout, parameters, the kernel's copy of them, running statistics of observations, and the version.
-//! [`ActorCritic`](crate::ActorCritic) and [`QNetwork`](crate::QNetwork) are heads on it.
+//! The policies of this crate, and the critics of SAC and TD3, are heads on it.
 
 use std::borrow::Cow;
 use std::ops::Range;

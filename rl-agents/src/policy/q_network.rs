@@ -8,8 +8,8 @@ use rl_policy::{Exported, Head};
 use crate::kernel::samples::TILE;
 use crate::kernel::tile;
 use crate::network::params::Layout;
-use crate::policy::mask_rows;
 use crate::policy::network::{HeadLayers, NO_MEMORY, Network, NetworkShape, TileScratch, each_reference_tile};
+use crate::policy::{is_among_first, mask_rows};
 use crate::{Acted, Acting, Choice, Error, LearnerKind, NetConfig, NetSize, Policy, Scratch, Snapshot, Weights};
 
 /// Q(s, a) for each of A discrete actions.
@@ -64,7 +64,7 @@ impl QNetwork {
         Ok(())
     }
 
-    /// Memory of a network with these settings, computed without allocating.
+    /// Memory of a network with these settings, computed without allocating parameters.
     ///
     /// # Errors
     /// Errors of [`QNetwork::check`].
@@ -128,7 +128,7 @@ impl QNetwork {
     /// Probability of a random action of an environment at a lifetime step.
     fn epsilon_of(&self, env_idx: u32, step: u64) -> f32 {
         match self.epsilon {
-            _ if step < self.random_steps => 1.0,
+            _ if is_among_first(self.random_steps, step) => 1.0,
             (epsilon, 0.0) => epsilon,
             (epsilon, growth) => math::exp(math::ln(epsilon) * (1.0 + growth * (self.first_env + env_idx as usize) as f32)),
         }

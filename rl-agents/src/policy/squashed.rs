@@ -16,6 +16,7 @@ use crate::network::params::Layout;
 use crate::network::precision::clamp;
 use crate::policy::distributions::HALF_LN_2_PI;
 use crate::policy::exported::bounds;
+use crate::policy::is_among_first;
 use crate::policy::network::{HeadLayers, NO_MEMORY, Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::{Acted, Acting, Choice, Error, NetConfig, Policy, Scratch, Snapshot, Weights};
 
@@ -39,6 +40,9 @@ pub(crate) trait ContinuousPolicy: Policy {
 
     /// Middle and half of the range of each dimension of an action.
     fn bounds(&self) -> &[[f32; 2]];
+
+    /// Makes all actions random in the first `steps` lifetime steps of an environment.
+    fn act_randomly_until(&mut self, steps: u64);
 }
 
 /// A squashed Gaussian policy over one network with two heads.
@@ -309,7 +313,7 @@ impl Policy for SquashedGaussian {
                         Choice::Greedy => math::tanh(mean),
                         Choice::Sample { seed, step, first_env } => {
                             let block = rng::block(seed, first_env + i as u32, step, Purpose::Policy, j as u32 >> 2);
-                            if step < self.random_steps {
+                            if is_among_first(self.random_steps, step) {
                                 2.0 * rng::uniform(block[j & 3]) - 1.0
                             } else {
                                 let drawn = squash(mean, log_std, rng::normals(block)[j & 3]);
@@ -383,12 +387,12 @@ mod tests {
                 (of().fold(f32::MAX, f32::min), of().fold(f32::MIN, f32::max))
             })
         };
-        for (step, share) in [(0, 0.95), (1, 0.7)] {
+        for (step, share) in [(1, 0.95), (2, 0.7)] {
             for ((low, high), (least, most)) in [(-3.0, 1.0), (0.5, 0.75)].into_iter().zip(range(step, None)) {
                 assert!(least >= low && most <= high && most - least > share * (high - low), "step {step}: {least} to {most}");
             }
         }
-        let [(one, other), _] = range(1, Some(Choice::Greedy));
+        let [(one, other), _] = range(2, Some(Choice::Greedy));
         assert!(one == other && (one + 1.0).abs() < 0.1, "small outputs at first: the middle");
         for j in 0..2 {
             let [middle, half] = policy.bounds[j];

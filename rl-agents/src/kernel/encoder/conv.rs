@@ -111,6 +111,10 @@ impl Conv {
                     format!(" over observations of shape {shape:?}, where layer {l} meets {} x {}", in_size[0], in_size[1]);
                 return refused(what, "a kernel must fit into what it meets");
             }
+            let numbers = in_size.iter().fold(pad(n_in), |numbers, &size| numbers.saturating_mul(size));
+            if numbers > u32::MAX as usize {
+                return refused(format!(" over observations of shape {shape:?}"), "a layer meets 2^32 - 1 numbers at most");
+            }
             layers.push(ConvShape {
                 weight: layout.push(format!("conv.{name}{l}.weight"), &[n_out, n_in, kernel, kernel]),
                 bias: layout.push(format!("conv.{name}{l}.bias"), &[n_out]),
