@@ -339,6 +339,7 @@ class Answers(gym.Env):
         "numpy": {"reward": np.float64(2), "terminated": np.bool_(False), "truncated": np.array([False])},
         "zeros": {"reward": 2, "terminated": 0, "truncated": None, "info": None},
         "list": {"obs": [0.5, 0.5], "reward": 2},
+        "list_of_flag": {"reward": 2, "terminated": [False]},
         "two_rewards": {"reward": np.array([1.0, 2.0])},
         "no_reward": {"reward": None},
         "reward_in_words": {"reward": "1"},

@@ -75,8 +75,8 @@ pub(crate) fn set_matrix_threads(threads: usize) {
     if let Some(given) = std::env::var_os(NAME).filter(|given| *given != *threads) {
         print::err(&format!("warning: {NAME} is {}; threads = {threads} overrides it", given.display()));
     }
-    // SAFETY: of other threads, the verbs have started at most those of worker processes, which read the environment through
-    // std, under its lock.
+    // SAFETY: of other threads, the verbs have started at most that of signals, which reads no environment, and those of worker
+    // processes, which read it through std, under its lock.
     unsafe { std::env::set_var(NAME, threads) };
 }
 

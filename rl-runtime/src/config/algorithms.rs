@@ -327,6 +327,10 @@ macro_rules! continuous {
             fn reduce_device_memory(&mut self) -> Option<&'static str> {
                 std::mem::take(&mut self.replay_on_device).then_some(concat!($name, ".replay_on_device = false"))
             }
+
+            fn settle(&mut self) {
+                self.learning_starts = 0;
+            }
         }
     };
 }

@@ -89,7 +89,7 @@ fn pays(config: &Config, entry: &Entry, n_ranks: usize) -> Result<String, String
     if let Some(why) = unsupported(config, entry).or_else(|| unmeasured(config, entry)) {
         return Err(why);
     }
-    measured(gpu)?.verdict(size(config, entry).map_err(|error| error.to_string())?)
+    measured(gpu)?.verdict(size(config, entry).map_err(|error| error.to_string())?, config.run.threads)
 }
 
 /// Returns the name of this machine's first GPU; the error says why there is none.
@@ -123,7 +123,7 @@ pub(crate) fn advice(config: &Config, n_ranks: usize) -> Option<String> {
     let gpu = gpu().as_ref().ok().filter(|_| !cannot)?;
     let on_gpu = matches!(choose(config, entry, 1).0, Device::Cuda(_));
     match measured(gpu) {
-        Ok(measured) => measured.advice(size(config, entry).ok()?, on_gpu),
+        Ok(measured) => measured.advice(size(config, entry).ok()?, config.run.threads, on_gpu),
         Err(_) if on_gpu => None,
         Err(why) => Some(why),
     }

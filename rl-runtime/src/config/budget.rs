@@ -14,6 +14,7 @@ use rl_envs::{ActionSpace, Space, Spaces};
 use crate::config::Drive;
 use crate::config::algo::Traits;
 use crate::report::resources::workers_rss;
+use crate::run::evaluation::{MAX_BLOCKING, MAX_EVAL_SLICE};
 use crate::{Config, Error};
 
 /// Program, threads, file buffers.
@@ -60,14 +61,23 @@ pub struct Budget {
     replays: u64,
     /// True if the rows of the replay memory are in a file.
     in_file: bool,
-    /// Number of environments of an evaluation.
+    /// Number of episodes of an evaluation, and of those that are played at once.
     episodes: u64,
+    at_once: u64,
     /// Most processes that step environments, in training and in an evaluation.
     workers: [u64; 2],
     /// Estimated memory of such a process.
     bytes_per_worker: u64,
     /// Names of the settings for environments, hidden layers, and replay capacity.
     names: [&'static str; 3],
+}
+
+/// Bytes of an episode's result.
+const RESULT: u128 = 32;
+
+/// Number of episodes that an evaluation plays at once.
+fn at_once(threads: usize, entry: &Entry) -> u64 {
+    (if entry.make_blocking().is_some() { MAX_BLOCKING } else { threads.saturating_mul(MAX_EVAL_SLICE) }) as u64
 }
 
 /// Setting names of a run; the algorithm's name comes before the last.
@@ -108,6 +118,7 @@ impl Budget {
             replays: 1,
             in_file: false,
             episodes: 0,
+            at_once: 0,
             workers: [0; 2],
             bytes_per_worker: 0,
             names,
@@ -144,7 +155,8 @@ impl Budget {
         let episodes = config.run.eval_episodes as u64;
         let [envs, hidden, capacity] = SETTINGS;
         let names = [envs, hidden, config.algo.key(capacity).unwrap_or(capacity)];
-        Self { nets: Some(nets), replay, replays, in_file, episodes, names, ..budget.with_workers(config, &entry) }
+        let at_once = at_once(config.run.threads, &entry);
+        Self { nets: Some(nets), replay, replays, in_file, episodes, at_once, names, ..budget.with_workers(config, &entry) }
     }
 
     /// Adds the worker processes of environments that are made outside of this program.
@@ -156,9 +168,9 @@ impl Budget {
         Self { workers: [training, config.run.threads as u64], bytes_per_worker: batches.bytes_per_worker(), ..self }
     }
 
-    /// Creates the budget of a loaded policy that plays `episodes` episodes.
+    /// Creates the budget of a loaded policy that plays episodes on some threads.
     #[must_use]
-    pub fn playing(config: &Config, entry: &Entry, episodes: usize) -> Self {
+    pub fn playing(config: &Config, entry: &Entry, episodes: usize, threads: usize) -> Self {
         let entry = config.wrapped(entry);
         let nets = Nets {
             config: config.net.clone(),
@@ -172,7 +184,8 @@ impl Budget {
             drawn: false,
         };
         let budget = Self::new(entry.spaces(), entry.bytes_per_env(), 0, 0, 0).with_workers(config, &entry);
-        Self { nets: Some(nets), episodes: episodes as u64, names: ["--episodes", "hidden", ""], ..budget }
+        let (episodes, at_once) = (episodes as u64, at_once(threads, &entry));
+        Self { nets: Some(nets), episodes, at_once, names: ["--episodes", "hidden", ""], ..budget }
     }
 
     /// Creates the budget of a bench that fills rollouts, with PPO if it learns.
@@ -260,9 +273,9 @@ impl Budget {
             ("program", FIXED),
         ];
 
-        let eval =
-            product(&[self.episodes.into(), per_env + 2 * (obs + mask + state) + 8 * a + 48]) + acting(self.episodes.into());
-        let eval = sum([eval, workers(self.episodes, self.workers[1])]);
+        let at_once = self.episodes.min(self.at_once);
+        let eval = product(&[at_once.into(), per_env + 2 * (obs + mask + state) + 8 * a + 48]) + acting(at_once.into());
+        let eval = sum([eval, workers(at_once, self.workers[1]), product(&[self.episodes.into(), RESULT])]);
         let mut passing = vec![("evaluation", eval)];
         if let Some(nets) = &self.nets {
             let params = u128::from(size.params);
@@ -435,7 +448,7 @@ mod tests {
             ("cartpole", Algo::PPO, "eval_episodes", "1000000"),
         ] {
             let assignment = format!("{setting}={value}");
-            let available = if setting == "eval_episodes" { 60 << 20 } else { 8 << 30 };
+            let available = if setting == "eval_episodes" { 40 << 20 } else { 8 << 30 };
             let error = budget(env, algo, &[&assignment]).check_against(available).unwrap_err();
             assert_eq!(error.exit_code(), 2);
             let text = error.to_string();
@@ -454,8 +467,7 @@ mod tests {
 
     #[test]
     fn figures_that_no_machine_has_are_counted_without_overflow() {
-        let most =
-            ["n_envs=16777216", "ppo.n_steps=16777216", "ppo.batch_size=4294967296", "pipeline=overlapped", "max_lag=1000"];
+        let most = ["n_envs=16777216", "ppo.n_steps=128", "ppo.batch_size=2147483648", "pipeline=overlapped", "max_lag=1000"];
         let hidden = format!("hidden={:?}", [65_536; 64]);
         let error = budget("snake", Algo::PPO, &[&most[..], &[&hidden, "conv=[]"]].concat()).check().unwrap_err();
         assert!(error.to_string().contains("no single setting makes it fit"), "{error}");
@@ -469,7 +481,7 @@ mod tests {
         layers.add_assignment("hidden=[1024, 1024]");
         let entry = catalog::find("cartpole").unwrap();
         let config = layers.resolve(entry, Algo::PPO).unwrap();
-        let (playing, training) = (Budget::playing(&config, entry, 100), Budget::training(&config, entry));
+        let (playing, training) = (Budget::playing(&config, entry, 100, 2), Budget::training(&config, entry));
         assert!(playing.bytes().unwrap() < training.bytes().unwrap());
     }
 }

@@ -13,7 +13,7 @@ use crate::print::quoted;
 use crate::report::resources::cpu;
 
 /// Version of the file; files of other versions are ignored.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Speed relative to the CPU from which a device pays.
 ///
@@ -31,6 +31,8 @@ pub(crate) struct Crossover {
     device: String,
     /// Processor of the machine, and its cores.
     cpu: (String, usize),
+    /// Threads of both sides.
+    threads: usize,
     points: Vec<CrossoverPoint>,
 }
 
@@ -85,8 +87,8 @@ pub(crate) fn load(device: &str) -> Result<Crossover, String> {
 impl Crossover {
     /// Creates the measurement of a device on this machine.
     #[cfg(feature = "cli")]
-    pub(crate) fn new(device: &str, points: Vec<CrossoverPoint>) -> Self {
-        Self { version: VERSION, device: device.into(), cpu: machine(), points }
+    pub(crate) fn new(device: &str, threads: usize, points: Vec<CrossoverPoint>) -> Self {
+        Self { version: VERSION, device: device.into(), cpu: machine(), threads, points }
     }
 
     /// Reads the file of a device; `None` if there is none.
@@ -138,7 +140,13 @@ impl Crossover {
     }
 
     /// Says how much the device pays for a run; the error is the reason for the CPU.
-    pub(crate) fn verdict(&self, size: [usize; 3]) -> Result<String, String> {
+    pub(crate) fn verdict(&self, size: [usize; 3], threads: usize) -> Result<String, String> {
+        if threads != self.threads {
+            return Err(format!(
+                "the GPU was measured beside {} threads; {COMMAND} --threads {threads} measures again",
+                self.threads
+            ));
+        }
         let ratio = self.ratio(size).ok_or("the run is smaller than all that was measured")?;
         let text = format!("measured {ratio:.2} times as fast as the CPU");
         if ratio >= PAYS { Ok(text) } else { Err(format!("the GPU was {text}")) }
@@ -146,10 +154,11 @@ impl Crossover {
 
     /// Says whether the other device would help a run.
     ///
-    /// `None` if no size near the run's was measured, or if the run is on the GPU and that is the faster one.
+    /// `None` if no size near the run's was measured, or with another number of threads, or if the run is on the GPU and that
+    /// is the faster one.
     #[cfg(feature = "cli")]
-    pub(crate) fn advice(&self, size: [usize; 3], on_gpu: bool) -> Option<String> {
-        let ratio = self.ratio(size)?;
+    pub(crate) fn advice(&self, size: [usize; 3], threads: usize, on_gpu: bool) -> Option<String> {
+        let ratio = self.ratio(size).filter(|_| threads == self.threads)?;
         let measured = format!("was measured {ratio:.2} times as fast as the CPU");
         match on_gpu {
             false if ratio >= PAYS => Some(format!("the GPU {measured}: try --device cuda")),
@@ -177,14 +186,14 @@ mod tests {
             point([2_000_000, 8, 256], 1e3, 9e2),
             point([2_000_000, 4096, 131_072], 2e3, 1e5),
         ];
-        Crossover::new("a GPU", points)
+        Crossover::new("a GPU", 2, points)
     }
 
     #[test]
     fn the_nearest_smaller_size_decides() {
         let (pays, does_not) = (
-            |size, ratio: &str| assert_eq!(table().verdict(size), Ok(format!("measured {ratio} times as fast as the CPU"))),
-            |size, why: &str| assert_eq!(table().verdict(size), Err(why.into())),
+            |size, ratio: &str| assert_eq!(table().verdict(size, 2), Ok(format!("measured {ratio} times as fast as the CPU"))),
+            |size, why: &str| assert_eq!(table().verdict(size, 2), Err(why.into())),
         );
         pays([9_000, 4096, 131_072], "8.00");
         pays([2_000_000, 4096, 131_072], "50.00");
@@ -197,21 +206,26 @@ mod tests {
         for smaller in [[8_999, 4096, 131_072], [9_000, 7, 131_072], [9_000, 8, 255]] {
             does_not(smaller, "the run is smaller than all that was measured");
         }
+        let other = table().verdict([9_000, 4096, 131_072], 3).unwrap_err();
+        assert_eq!(other, "the GPU was measured beside 2 threads; rl bench crossover --threads 3 measures again");
+        assert_eq!(table().advice([9_000, 4096, 131_072], 3, false), None);
     }
 
     #[test]
     fn advice_names_the_faster_device_and_never_the_runs_own() {
-        let of = |ratio: f64, on_gpu| Crossover::new("a GPU", vec![point([9, 9, 9], 1e3, 1e3 * ratio)]).advice([9, 9, 9], on_gpu);
+        let of = |ratio: f64, on_gpu| {
+            Crossover::new("a GPU", 2, vec![point([9, 9, 9], 1e3, 1e3 * ratio)]).advice([9, 9, 9], 2, on_gpu)
+        };
         assert!(of(8.0, false).unwrap().ends_with("8.00 times as fast as the CPU: try --device cuda"));
         assert!(of(0.4, false).unwrap().starts_with("the GPU would hardly help: it was measured 0.40"));
         assert!(of(0.4, true).unwrap().ends_with("0.40 times as fast as the CPU: try --device cpu"));
         assert_eq!((of(8.0, true), of(1.05, true)), (None, None));
-        assert_eq!(table().advice([1, 1, 1], false), None, "smaller than all that was measured");
+        assert_eq!(table().advice([1, 1, 1], 2, false), None, "smaller than all that was measured");
     }
 
     #[test]
     fn a_device_that_is_hardly_faster_does_not_pay() {
-        let of = |device| Crossover::new("a GPU", vec![point([1, 1, 1], 1e3, device)]).verdict([1, 1, 1]).is_ok();
+        let of = |device| Crossover::new("a GPU", 2, vec![point([1, 1, 1], 1e3, device)]).verdict([1, 1, 1], 2).is_ok();
         assert_eq!([of(1000.0), of(1099.0), of(1100.0)], [false, false, true]);
     }
 
@@ -232,8 +246,8 @@ mod tests {
         for len in 0..text.len() {
             damaged(&text[..len], "damaged");
         }
-        damaged(&text.replace("\"version\": 1", "\"version\": 2"), "of another version");
-        damaged("{\"version\": 2, \"sizes\": []}", "of another version");
+        damaged(&text.replace("\"version\": 2", "\"version\": 1"), "of another version");
+        damaged("{\"version\": 1, \"sizes\": []}", "of another version");
         damaged(&text.replace("a GPU", "another GPU"), "another machine's");
         damaged(&text.replace(&machine().0, "another CPU"), "another machine's");
         damaged(&text.replacen("500000.0", "0.0", 1), "damaged");

@@ -44,6 +44,13 @@ impl Config {
             let text = format!("{key} is {starts}, but steps is {steps}: nothing would be learnt; lower it or raise steps");
             found.push((vec![key, "steps"], text));
         }
+        let of_rollouts = [("shared_trunk", self.net.shared_trunk), ("log_std_init", self.net.log_std_init != 0.0)];
+        for (key, is_set) in of_rollouts {
+            if is_set && self.replays() {
+                let text = format!("{key} has no effect: the networks of {} have none; leave it out", self.algo.name());
+                found.push((vec![key, "algo"], text));
+            }
+        }
         found
     }
 

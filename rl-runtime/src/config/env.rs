@@ -7,6 +7,10 @@ use toml::Table;
 
 use crate::sources::worker::{EXEC, GYM};
 
+/// Settings that worker processes apply from their start.
+pub(crate) const TIME_LIMIT: &str = "env.time_limit";
+pub(crate) const ACTION_REPEAT: &str = "env.action_repeat";
+
 /// Environment of a run.
 ///
 /// Written as its name, or as a table of its name and wrappers.
@@ -103,12 +107,8 @@ pub(super) const ENV: &[Key] = &[
         "Directory of the module of a gym:MODULE:.. environment; empty: the current one, which the run remembers",
     ),
     key("env.frame_stack", Kind::Int(1, 64), "Observations seen at once, the oldest first; 1: the last alone"),
-    key(
-        "env.time_limit",
-        Kind::Int(0, u32::MAX as i64),
-        "Steps after which an episode is truncated; 0: the environment's own limit",
-    ),
-    key("env.action_repeat", Kind::Int(1, 1000), "Times that each action is taken; rewards are summed, time_limit counts each"),
+    key(TIME_LIMIT, Kind::Int(0, u32::MAX as i64), "Steps after which an episode is truncated; 0: the environment's own limit"),
+    key(ACTION_REPEAT, Kind::Int(1, 1000), "Times that each action is taken; rewards are summed, time_limit counts each"),
     key(
         "env.pixels",
         Kind::Int(0, 512),

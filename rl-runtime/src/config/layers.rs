@@ -13,6 +13,7 @@ use toml::{Table, Value};
 use super::presets::{WORKLOADS, for_pictures, named_conv, preset};
 use super::{Config, EnvConfig, Key, Kind, keys};
 use crate::config::algo::{Algo, AlgoConfig};
+use crate::config::env::{ACTION_REPEAT, TIME_LIMIT};
 use crate::file::{MAX_FILE, read_small};
 use crate::print::did_you_mean;
 use crate::{Error, config::auto, sources::catalog};
@@ -150,10 +151,12 @@ impl Layers {
         self.settings.insert(key.into(), Setting { value, origin, is_from_file });
     }
 
-    /// Returns the line of a file that chooses the environment or its arguments.
+    /// Returns the line of a file that chooses what an environment executes.
+    ///
+    /// That is its name, its arguments, or the directory of its module.
     #[cfg(feature = "cli")]
     pub(crate) fn env_in_file(&self) -> Option<&str> {
-        let mut chosen = ["env", "env.kwargs"].iter().filter_map(|key| self.settings.get(*key));
+        let mut chosen = ["env", "env.kwargs", "env.path"].iter().filter_map(|key| self.settings.get(*key));
         chosen.find(|setting| setting.is_from_file).map(|setting| &*setting.origin)
     }
 
@@ -214,8 +217,8 @@ impl Layers {
         };
         let Wrappers { time_limit, action_repeat, .. } = Wrappers::default();
         let wrappers = Wrappers {
-            time_limit: number("env.time_limit").unwrap_or(time_limit),
-            action_repeat: number("env.action_repeat").unwrap_or(action_repeat),
+            time_limit: number(TIME_LIMIT).unwrap_or(time_limit),
+            action_repeat: number(ACTION_REPEAT).unwrap_or(action_repeat),
             ..Wrappers::default()
         };
         Ok(Some(EnvConfig { kwargs, path, settings, wrappers, ..EnvConfig::new(&name) }))

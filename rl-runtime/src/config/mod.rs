@@ -11,7 +11,7 @@ pub(crate) mod auto;
 pub(crate) mod crossover;
 mod device;
 pub(crate) mod effects;
-mod env;
+pub(crate) mod env;
 pub(crate) mod layers;
 mod presets;
 mod rules;
@@ -120,7 +120,7 @@ settings! {
         /// Seconds until workers that close their environments are killed.
         #[serde(default = "RunConfig::close_timeout_s")]
         close_timeout_s: f64 = FaultConfig::default().close_timeout.as_secs_f64(), Kind::Float(0.0, 86_400.0), resumable;
-        /// Restarts of one blocking environment or worker within ten minutes.
+        /// Replacements of one blocking environment or worker within ten minutes.
         #[serde(default = "RunConfig::max_restarts")]
         max_restarts: u32 = FaultConfig::default().max_restarts, Kind::Int(0, 1_000_000), resumable;
         /// Blocking environments: answers to wait for before the policy acts.
@@ -142,7 +142,7 @@ settings! {
         /// Processes of mpirun: all learn; one learns (actors, central); a run each (off).
         #[serde(default)]
         mpi: Mpi = Mpi::Sync, Kind::Choice(&["sync", "actors", "central", "off"]), resumable;
-        /// Directory of a file that holds the replay memory of dqn; empty: no file.
+        /// Directory of a file that holds the replay memory; empty: no file.
         #[serde(default)]
         replay_dir: String = String::new(), Kind::Text(|_| true, "the path of a directory"), resumable;
         /// File of recorded steps to learn from in place of environments; empty: none.

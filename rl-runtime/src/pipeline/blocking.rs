@@ -57,7 +57,7 @@ struct Slot<O> {
     calls: Sender<Call<O>>,
     generation: u64,
     state: SlotState,
-    /// True until a call has succeeded.
+    /// True until a call has succeeded, since the beginning or the last fault.
     starts: bool,
     /// Lifetime steps.
     steps: u64,
@@ -346,6 +346,8 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         let replaced = !matches!(fault, Fault::Failed(_)) || ask == Request::Reset || slot.since_start == 0 || is_alike;
         slot.steps += 1;
         (slot.since_start, slot.n_starts, slot.last) = (0, 0, this);
+        // A worker's process has ended, and the next start begins another.
+        slot.starts = true;
         events.push((env, EnvEvent::Faulted));
         if !replaced {
             slot.state = SlotState::Down;
@@ -354,7 +356,6 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         }
         // The old thread may hang with its cell, and may still answer.
         slot.generation += 1;
-        slot.starts = true;
         let uniform = rng::uniform(rng::block(self.seed, env as u32, slot.steps, Purpose::Retry, 0)[0]);
         let wait = backoff(&self.config, slot.restarts.len(), uniform);
         if outage.map_or_else(|| slot.restarts.allow(now, &self.config), |time| time <= self.config.window) {

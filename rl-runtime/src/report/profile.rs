@@ -246,10 +246,14 @@ impl Profile {
 
     /// Returns the seconds spent in a phase, summed over threads.
     ///
-    /// Those of devices do not count: a thread waits meanwhile.
+    /// Those of devices do not count: a thread waits meanwhile. Waits for the learner are the mean of the threads that wait for
+    /// it.
     #[must_use]
     pub fn seconds(&self, phase: Phase) -> f64 {
-        locked(&self.threads).iter().filter(|thread| !thread.is_device).map(|thread| seconds(thread, phase)).sum()
+        let threads = locked(&self.threads);
+        let all = threads.iter().filter(|thread| !thread.is_device).map(|thread| seconds(thread, phase));
+        let (n, sum) = all.filter(|seconds| *seconds > 0.0).fold((0, 0.0), |(n, sum), seconds| (n + 1, sum + seconds));
+        if phase == Phase::WaitLearner { sum / f64::from(n.max(1)) } else { sum }
     }
 
     /// Returns a line per thread with the share of time in each phase.

@@ -211,12 +211,14 @@ impl Unit<'_> {
             Mode::Overlapped { .. } => Pool::new(config.collector_threads())?,
         };
         let (mut agent, on_device) = agent()?;
+        // What a device fills and learns from needs no page-locked memory here.
+        let is_apart = on_device.is_none() || ranks.is_some();
         let mut collectors = match on_device {
             Some(collector) => vec![Box::new(collector) as Box<dyn Collect>],
             None => collectors(&collecting)?,
         };
         collectors.iter_mut().try_for_each(|collector| collector.remember(agent.policy().state_len()))?;
-        let memory = rollout_memory(&mut *agent, config.mode());
+        let memory = if is_apart { rollout_memory(&mut *agent, config.mode()) } else { <dyn rl_buffer::Memory>::host() };
         let pipeline = Pipeline::new(config.mode(), collectors, config.n_steps(), &memory, &profile)?;
         Training::of_parts(Parts { config, entry, pool, agent, pipeline, profile, ranks })
     }

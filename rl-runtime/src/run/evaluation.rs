@@ -47,7 +47,7 @@ impl Evaluation {
 }
 
 /// Maximum environments of an evaluation, if they block.
-const MAX_BLOCKING: usize = 64;
+pub(crate) const MAX_BLOCKING: usize = 64;
 
 /// Episodes in a row, broken by faults, after which an evaluation gives up.
 const MAX_BROKEN: u32 = 100;
@@ -55,7 +55,7 @@ const MAX_BROKEN: u32 = 100;
 /// Maximum environments per slice of an evaluation.
 ///
 /// Few enough that Ctrl-C is answered within a second.
-const MAX_EVAL_SLICE: usize = 256;
+pub(crate) const MAX_EVAL_SLICE: usize = 256;
 
 /// Returns the seed of the episodes that `rl eval` and `rl watch` play.
 ///

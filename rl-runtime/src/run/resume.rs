@@ -117,7 +117,7 @@ impl Source {
             let notes = vec!["the run was stopped before its first checkpoint: it starts from the beginning".into()];
             return Ok(Resumed { dir, training, notes });
         };
-        Budget::playing(config, entry, 0).check()?;
+        Budget::playing(config, entry, 0, 1).check()?;
         let mut training = Training::builder(config, entry).profile(profile).peers(ranks).unset().build()?;
         let checkpoint = Checkpoint::load(&path, training.agent().layout())?;
         let env_steps = checkpoint.progress.env_steps;

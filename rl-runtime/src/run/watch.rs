@@ -1,16 +1,15 @@
 //! Episodes played before an observer, greedily and one after the other.
 //!
-//! They are the episodes that [`evaluate_policy`](crate::run::evaluation::evaluate_policy) plays for the same seed. The
+//! They are the episodes that [`evaluate_policy`](crate::run::evaluation::evaluate_policy) plays with the same settings. The
 //! observer sees every state that the policy acts on, from the start state to the one before the last step. The state in which
 //! an episode ends is not visible, because environments begin their next episode in the same step.
 
 use std::ops::ControlFlow;
 
-use rl_agents::{Episode, EvalConfig, Policy, evaluate_with};
+use rl_agents::{Episode, EvalConfig, Played, Policy, evaluate_with};
 use rl_envs::catalog::Entry;
 use rl_envs::{Canvas, VecEnv};
 
-use crate::run::evaluation::evaluation_seed;
 use crate::{Error, interrupt};
 
 /// One moment of a watched episode.
@@ -30,7 +29,7 @@ pub enum Seen<'a> {
 
 /// Plays `episodes` episodes one after the other, and passes each moment to `look`.
 ///
-/// The policy takes the most likely actions. An interrupt stops early; the unfinished episode is not returned.
+/// An interrupt stops early; the unfinished episode is not returned.
 ///
 /// # Errors
 /// Errors of the environments and of candle.
@@ -38,10 +37,10 @@ pub fn play(
     policy: &dyn Policy,
     entry: &Entry,
     episodes: usize,
-    seed: u64,
+    config: &EvalConfig,
     look: &mut dyn FnMut(Seen<'_>),
-) -> Result<Vec<Episode>, Error> {
-    let mut played = Vec::new();
+) -> Result<Played, Error> {
+    let mut all = Played::default();
     for number in 0..episodes {
         let mut envs = entry.slice(number..number + 1)?;
         let mut before_step = |envs: &dyn VecEnv, running: &[Episode]| {
@@ -51,16 +50,16 @@ pub fn play(
             look(Seen::Step { envs, number, running: &running[0] });
             ControlFlow::Continue(())
         };
-        let config = EvalConfig::new(evaluation_seed(seed));
-        let episode = match evaluate_with(policy, &mut *envs, &config, &mut before_step).map_err(Error::from) {
+        let played = match evaluate_with(policy, &mut *envs, config, &mut before_step).map_err(Error::from) {
             Err(error) if !error.is_stop() => return Err(error),
-            Ok(played) if !interrupt::requested() => played.episodes,
+            Ok(played) if !interrupt::requested() => played,
             _ => break,
         };
-        episode.iter().for_each(|episode| look(Seen::End(episode)));
-        played.extend(episode);
+        played.episodes.iter().for_each(|episode| look(Seen::End(episode)));
+        all.episodes.extend(played.episodes);
+        all.cut += played.cut;
     }
-    Ok(played)
+    Ok(all)
 }
 
 /// True if the environment, to which the policy belongs, draws itself.

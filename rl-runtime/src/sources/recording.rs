@@ -229,6 +229,8 @@ impl Playback {
             let Ok(mut recorded) = serde_json::from_str::<EnvConfig>(recorded) else { return true };
             catalog::complete_old(&recorded.name, &mut recorded.settings);
             recorded.settings = catalog::complete(&recorded.name, recorded.settings).unwrap_or_default();
+            // Its module may have moved.
+            recorded.path.clone_from(&config.env.path);
             recorded != config.env
         };
         let problem = match playback.source {

@@ -584,7 +584,7 @@ fn bad_input_gets_one_message_and_its_exit_code_before_any_work() {
         (set("ppo.batch_size=512"), 2, "batch_size 512 does not divide the rollout of 256 samples (32 steps x 8 environments)"),
         (vec!["train", "cartpole", "--envs", "0"], 2, "--envs: n_envs is 0; it must be a whole number from 1"),
         (vec!["train", "cartpole", "--steps", "many"], 2, "not a whole number"),
-        (vec!["train", "cartpole", "--envs", "16777216", "--set", "ppo.n_steps=16777216"], 2, "it would fit with n_envs = "),
+        (vec!["train", "cartpole", "--envs", "16777216", "--set", "ppo.n_steps=128"], 2, "it would fit with n_envs = "),
         (vec!["train", "cartpole", "--device", "cuda:77"], 1, "no CUDA device"),
         (vec!["train", "cartpole", "--config", "/nowhere.toml"], 1, "/nowhere.toml: No such file"),
         (vec!["train", "cartpole", "--run-dir", text(&below)], 1, "Not a directory"),
@@ -1066,6 +1066,8 @@ fn what_cannot_be_swept_is_refused_before_any_work() {
     refused(&|text| text.replace("[8, 16, 24]", "[]"), "sweep.settings.ppo.n_steps: a list of no values");
     refused(&|text| text.replace("\"ppo.n_steps\"", "\"ppo.n_stepz\""), "did you mean \"ppo.n_steps\"");
     refused(&|text| text.replace("[8, 16, 24]", "[7]"), "none of 1000 draws of sweep.settings is allowed");
+    refused(&|text| text.replace("\"ppo.n_steps\" = [8, 16, 24]", "steps = [64, 128]"), "sweep.settings.steps: cannot vary");
+    refused(&|text| text.replace("\"ppo.n_steps\" = [8, 16, 24]", "threads = [1, 2]"), "sweep.settings.threads: cannot vary");
     refused(&|text| text.replace("halving = 2", ""), "sweep.halving and sweep.min_steps belong together");
     refused(&|text| text.replace("trials = 5", "trials = 0"), "sweep.trials is from 1 to 10000");
     refused(&|text| text.replace("seeds = 2", "seeds = 0"), "sweep.seeds is from 1 to 1000");

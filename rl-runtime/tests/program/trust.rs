@@ -149,6 +149,11 @@ fn a_callable_of_a_module_is_refused_with_its_arguments_and_a_registered_name_is
     );
     let said = config("gym:No-v9", "{}");
     assert!(!said.contains("--trust"), "{said}");
+    // The name is the user's, the module's directory is the file's.
+    fs::write(place.path("place.toml"), "env.path = '/theirs'\n").unwrap();
+    let output = place.run("victim", &["train", "gym:walk:make", "--config", "place.toml", "--dry-run"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("place.toml:1 would execute gym:walk:make in /theirs; nothing was started"), "{said}");
 }
 
 #[test]

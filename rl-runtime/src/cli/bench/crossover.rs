@@ -199,7 +199,7 @@ pub(super) fn run(args: &CrossoverArgs, known: &Envs, json: bool) -> Result<Exit
         return Err(Error::config("no size fits into memory; name smaller ones with --hidden and --envs"));
     }
     let n = points.len();
-    let path = Crossover::new(device.name(), points).save()?;
+    let path = Crossover::new(device.name(), threads(args.threads), points).save()?;
     print::out(&if json {
         json!({"event": "crossover", "file": path.display().to_string(), "points": n}).to_string()
     } else {

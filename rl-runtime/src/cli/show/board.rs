@@ -148,7 +148,7 @@ impl Board {
                 let mut i = 0;
                 curve.retain(|_| {
                     i += 1;
-                    i % 2 == 0
+                    i % 2 == 1 // with the newest
                 });
             }
         }
@@ -375,7 +375,7 @@ fn curves<'a>(name: &'a str, curve: &'a [Point], dots: &'a [Point]) -> Chart<'a>
         Dataset::default().marker(Marker::Braille).graph_type(GraphType::Line).style(style).data(curve),
         Dataset::default().marker(Marker::Dot).graph_type(GraphType::Scatter).style(Style::new().fg(Color::Red)).data(dots),
     ];
-    let steps = |x: f64| short((x / 1e3).round() * 1e3);
+    let steps = |x: f64| short(if x < 1e4 { x.round() } else { (x / 1e3).round() * 1e3 });
     Chart::new(datasets).block(Block::bordered().title(name)).x_axis(axis(x, steps)).y_axis(axis(y, |y| format!("{y:.1}")))
 }
 

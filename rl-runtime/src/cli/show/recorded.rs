@@ -30,6 +30,8 @@ pub(crate) struct Recorded {
     path: PathBuf,
     /// Size of the rows that were read, in bytes.
     end: u64,
+    /// Size of those before the last one.
+    before_last: u64,
     names: Vec<String>,
     rows: Vec<Vec<f64>>,
 }
@@ -55,7 +57,7 @@ impl Recorded {
     /// # Errors
     /// The error of the system.
     pub(crate) fn of(path: PathBuf) -> io::Result<Self> {
-        let mut recorded = Self { path, end: 0, names: Vec::new(), rows: Vec::new() };
+        let mut recorded = Self { path, end: 0, before_last: 0, names: Vec::new(), rows: Vec::new() };
         recorded.refresh()?;
         Ok(recorded)
     }
@@ -72,7 +74,8 @@ impl Recorded {
 
     /// Reads the rows that were written since.
     ///
-    /// Rows that a resumed run has removed are forgotten.
+    /// Rows that a resumed run has removed are forgotten. A row that was written again, with its evaluation, replaces the old
+    /// one.
     ///
     /// # Errors
     /// The error of the system.
@@ -80,7 +83,16 @@ impl Recorded {
         let mut file = own(&self.path, |options| options.read(true))?;
         let size = file.metadata()?.len();
         if size < self.end {
-            (self.end, self.names, self.rows) = (0, Vec::new(), Vec::new());
+            (self.end, self.before_last, self.names, self.rows) = (0, 0, Vec::new(), Vec::new());
+        }
+        if self.end > 0 {
+            let mut last = [0];
+            file.seek(SeekFrom::Start(self.end - 1))?;
+            file.read_exact(&mut last)?;
+            if last != *b"\n" {
+                self.end = self.before_last;
+                self.rows.pop();
+            }
         }
         if size - self.end > MAX_TABLE {
             return Err(io::Error::other(format!("is larger than {MAX_TABLE} bytes")));
@@ -90,6 +102,10 @@ impl Recorded {
         file.take(MAX_TABLE).read_to_end(&mut bytes)?;
         // A last row without its end is still being written.
         let whole = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1);
+        if whole > 0 {
+            let before = bytes[..whole - 1].iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1);
+            self.before_last = self.end + before as u64;
+        }
         self.end += whole as u64;
         for line in String::from_utf8_lossy(&bytes[..whole]).lines() {
             if self.names.is_empty() {
@@ -149,6 +165,9 @@ mod tests {
         fs::write(&path, "a,b\n1,2\n2,\n3,45\n").unwrap();
         recorded.refresh().unwrap();
         assert_eq!(recorded.curve("a", "b"), [(1.0, 2.0), (3.0, 45.0)]);
+        fs::write(&path, "a,b\n1,2\n2,\n3,500\n").unwrap();
+        recorded.refresh().unwrap();
+        assert_eq!((recorded.curve("a", "b"), recorded.rows.len()), (vec![(1.0, 2.0), (3.0, 500.0)], 3), "written again");
         fs::write(&path, "a,b\n1,7\n").unwrap();
         recorded.refresh().unwrap();
         assert_eq!(recorded.curve("a", "b"), [(1.0, 7.0)]);

@@ -30,6 +30,7 @@ use crate::cli::show::recorded::{MAX_TABLE, Recorded};
 use crate::cli::signals;
 use crate::cli::trust::{Choice, hash};
 use crate::cli::verbs::plot;
+use crate::config::env::{ACTION_REPEAT, TIME_LIMIT};
 use crate::config::{self, EnvConfig, Layers, layers};
 use crate::file::{MAX_FILE, is_draft_of, own, own_dir, read_own, refused, write_own};
 use crate::run::run_dir::lock;
@@ -67,7 +68,7 @@ Example, acrobot.toml:
   rl sweep acrobot.toml
 
 The directory gets trials.csv, sweep.svg, best.toml (for `rl train --config`) and the runs. The same command continues a sweep that was
-stopped or killed. With one seed, the first rank is often luck: try it on seeds that the sweep has not used. With halving, settings that fall with progress (lin_X) return to their values at that share of the new total.")]
+stopped or killed. With one seed, the first rank is often luck: try it on seeds that the sweep has not used. With halving, settings that fall with progress (lin_X) are computed from each rung's steps, so they jump back up.")]
 pub(crate) struct SweepArgs {
     /// File with settings, and what varies
     file: PathBuf,
@@ -183,7 +184,8 @@ struct Sweep {
     /// Env steps of each rung.
     rungs: Vec<u64>,
     halving: u64,
-    threads: usize,
+    /// Threads of a training; `None` if the file has their number.
+    threads: Option<usize>,
     parallel: usize,
     json: bool,
     /// Lock of the directory.
@@ -195,8 +197,9 @@ pub(crate) fn run(args: &SweepArgs, envs: &Envs, json: bool) -> Result<ExitCode,
     let sweep = &mut open(args, envs, json)?;
     for rung in 0..sweep.rungs.len() {
         if !sweep.climb(rung)? {
-            let command = format!("rl sweep {}", print::quoted(&args.file));
-            print::err(&format!("interrupted: the trainings are saved; continue with: {command}"));
+            let (program, file) = (print::program(), print::quoted(&args.file));
+            let dir = args.dir.as_ref().map_or_else(String::new, |dir| format!(" --dir {}", print::quoted(dir)));
+            print::err(&format!("interrupted: the trainings are saved; continue with: {program} sweep {file}{dir}"));
             return Ok(ExitCode::from(interrupt::EXIT_CODE));
         }
     }
@@ -214,6 +217,11 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     let plan: SweepSection = plan.try_into().map_err(|error| bad(format!("[sweep]: {error}")))?;
     if let Some((key, problem)) = plan.settings.iter().find_map(|(key, values)| Some((key, values.problem()?))) {
         return Err(bad(format!("sweep.settings.{key}: {problem}")));
+    }
+    for (key, instead) in [("steps", "sweep.halving varies them"), ("threads", "all trainings have as many")] {
+        if plan.settings.contains_key(key) {
+            return Err(bad(format!("sweep.settings.{key}: cannot vary; {instead}")));
+        }
     }
     if !(1..=10_000).contains(&plan.trials) || plan.halving.is_some_and(|n| !(2..=100).contains(&n)) {
         return Err(bad("sweep.trials is from 1 to 10000, sweep.halving from 2 to 100".into()));
@@ -238,6 +246,12 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     let algo = given.text("algo")?.map_or(Ok(Algo::default()), |name| Algo::find(&name))?;
     envs.start_within(given.number("start_timeout_s"));
     let entry = &envs.open(&env, Choice::Found(&name), false, 0)?;
+    if let Some(key) = [TIME_LIMIT, ACTION_REPEAT].into_iter().find(|key| plan.settings.contains_key(*key))
+        && entry.batches().is_some()
+    {
+        return Err(bad(format!("sweep.settings.{key}: cannot vary; worker processes have it from their start")));
+    }
+    let has_threads = given.has("threads");
     let first = given.resolve(entry, algo)?;
     let rungs = rungs(first.run.steps, plan.halving, plan.min_steps).map_err(bad)?;
     let stem = args.file.file_stem().map_or_else(|| "sweep".into(), |stem| stem.to_string_lossy().into_owned());
@@ -255,7 +269,7 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     }
     let trainings = plan.trials * plan.seeds as usize;
     let parallel = args.parallel.map_or_else(|| threads(None), |n| n as usize).min(trainings);
-    let threads = (threads(None) / parallel).max(1);
+    let threads = (!has_threads).then(|| (threads(None) / parallel).max(1));
     let halving = plan.halving.unwrap_or(1);
     let command = envs.command.clone();
     let mut sweep = Sweep { dir, command, env, trials, rungs, halving, threads, parallel, json, lock: None };
@@ -510,7 +524,8 @@ impl Sweep {
             command.args(["train", "--config"]).arg(&trial.file).arg("--run-dir").arg(dir);
             command.args(["--seed", &seed.to_string()]);
         }
-        command.args(["--steps", &steps.to_string(), "--threads", &self.threads.to_string(), "--plain"]);
+        command.args(["--steps", &steps.to_string(), "--plain"]);
+        self.threads.into_iter().for_each(|threads| _ = command.args(["--threads", &threads.to_string()]));
         command.args(["--parent", &std::process::id().to_string()]);
         // What was accepted is this environment, not what the directory's files may name by now.
         let drawn = trial.drawn.iter().find(|(key, _)| key == KWARGS).and_then(|(_, kwargs)| kwargs.as_str());
@@ -587,8 +602,9 @@ impl Sweep {
             print::out("return: mean over the seeds, with its standard error");
         }
         print::out(&format!(
-            "{}: train with the best settings by rl train --config {}",
+            "{}: train with the best settings by {} train --config {}",
             picture.display(),
+            print::program(),
             print::quoted(&self.dir.join("best.toml"))
         ));
         Ok(())

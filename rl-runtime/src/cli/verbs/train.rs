@@ -16,10 +16,11 @@ use crate::cli::signals;
 #[cfg(feature = "mpi")]
 use crate::cli::trust::Choice;
 use crate::config::budget::Budget;
-use crate::config::{Layers, resumable};
+use crate::config::{Layers, Mpi, resumable};
 use crate::file::Draft;
 use crate::report::profile::Profile;
 use crate::run::assemble::fit_batch;
+use crate::run::checkpoint;
 use crate::run::resume::{Resumed, Source};
 use crate::run::run_dir::RunDir;
 use crate::run::train::{End, Peers, Training, describe_device};
@@ -64,7 +65,7 @@ pub(crate) struct TrainArgs {
     /// A setting, such as ppo.n_steps=128
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Settings of a workload: http-small or http-large
+    /// Settings of a workload: http-small, http-large or many-envs
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
     /// Settings from a TOML file
@@ -82,7 +83,7 @@ pub(crate) struct TrainArgs {
     /// Stop when an evaluation's mean return reaches this
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     target_return: Option<f64>,
-    /// Learn (dqn) from what `rl record` wrote, or from a checkpoint's replay.bin
+    /// Learn (dqn, sac, td3) from a file of `rl record`, or from a replay.bin
     #[arg(long, value_name = "FILE")]
     offline: Option<PathBuf>,
     /// Print the memory that the run would take, and write nothing
@@ -143,8 +144,10 @@ pub(crate) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
         return Ok(ExitCode::FAILURE);
     }
     let layers = layers(&args);
-    let off = layers.as_ref().is_ok_and(|layers| layers.text("mpi").is_ok_and(|mpi| mpi.as_deref() == Some("off")));
-    if let Some(rank) = launched().filter(|_| !off) {
+    let given = layers.as_ref().ok().and_then(|layers| layers.text("mpi").ok().flatten());
+    let saved = || Some(checkpoint::config(args.resume.as_ref()?, false).ok()?.run.mpi == Mpi::Off);
+    let off = || given.map_or_else(|| saved().unwrap_or(false), |mpi| mpi == "off");
+    if let Some(rank) = launched().filter(|_| !off()) {
         signals::listen();
         return shared(rank, |ranks| train(args, layers?, envs, json, Some(ranks)), envs);
     }

@@ -97,7 +97,7 @@ impl Job {
         // Without fused multiply-add, the bits differ.
         let fused = Isa::best() != Isa::Plain;
         let version = format!("rl {}, arithmetic {ARITHMETIC}, fused multiply-add {fused}", env!("CARGO_PKG_VERSION"));
-        let args: Vec<_> = std::env::args().skip(1).collect();
+        let args: Vec<_> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
         let all = gather(&*self.ranks, Ok((self.world.host(), version, args.join(" "))))?;
         differing(&all).map_or(Ok(()), |problem| Err(Error::config(problem)))
     }

@@ -133,7 +133,7 @@ impl<'a> Opened<'a> {
         if config.env.name != entry.name {
             return Err(Unusable::Foreign(format!("it belongs to the environment {}, not {}", config.env.name, entry.name)));
         }
-        Budget::playing(&config, entry, 0).check().map_err(Unusable::TooLarge)?;
+        Budget::playing(&config, entry, 0, 1).check().map_err(Unusable::TooLarge)?;
         let tensors = self.read(PARAMS, read_tensors)?;
         let Head { progress, counters, statistics } = self.head()?;
         let layout = config.layout(entry).map_err(|e| e.to_string())?;

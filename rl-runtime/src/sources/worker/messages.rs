@@ -62,7 +62,7 @@ struct ObservationSpace {
     high: Vec<Option<f32>>,
     /// Number of categories of each element, 0 for a number; empty if all are numbers.
     #[serde(default)]
-    categories: Vec<u32>,
+    categories: Vec<u64>,
     /// Factor that a learner multiplies bytes by.
     #[serde(default = "of_bytes")]
     scale: f32,
@@ -86,7 +86,7 @@ struct NamedPart {
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum ActionsAllowed {
     Discrete {
-        n: u32,
+        n: u64,
     },
     #[serde(rename = "multi_discrete")]
     MultiDiscrete {
@@ -111,23 +111,24 @@ fn bounds(what: &str, low: &[Option<f32>], high: &[Option<f32>]) -> Result<(Vec<
 }
 
 /// Makes elements of a space categories, or returns what is wrong with them.
-fn with_categories(space: Space, categories: &[u32]) -> Result<Space, String> {
+fn with_categories(space: Space, categories: &[u64]) -> Result<Space, String> {
     if categories.is_empty() {
         return Ok(space);
     }
     if categories.len() != space.len() {
         return Err(format!("numbers of categories of {} of {} elements of an observation", categories.len(), space.len()));
     }
-    if let Some((i, n)) = categories.iter().enumerate().find(|(_, n)| **n > MAX_CATEGORIES) {
+    if let Some((i, n)) = categories.iter().enumerate().find(|(_, n)| **n > u64::from(MAX_CATEGORIES)) {
         return Err(format!(
             "element {i} of the observations is one of {n} categories; f32 tells {MAX_CATEGORIES} apart at most"
         ));
     }
-    let n_inputs: u64 = categories.iter().map(|&n| u64::from(n.max(1))).sum();
+    let n_inputs: u64 = categories.iter().map(|&n| n.max(1)).sum();
     if n_inputs > MAX_LEN as u64 {
         return Err(format!("observations with {n_inputs} categories in all; {MAX_LEN} at most"));
     }
-    Ok(space.with_categories(categories))
+    let categories: Vec<_> = categories.iter().map(|&n| n as u32).collect();
+    Ok(space.with_categories(&categories))
 }
 
 /// Names the parts of a space, or returns what is wrong with them.
@@ -180,7 +181,9 @@ impl Hello {
             other => return Err(format!("observations of the type \"{other}\"; f32 or u8")),
         };
         let actions = match action {
-            &ActionsAllowed::Discrete { n } if n > 0 => ActionSpace::Discrete { n, masked: *masked },
+            &ActionsAllowed::Discrete { n } if (1..=u64::from(u32::MAX)).contains(&n) => {
+                ActionSpace::Discrete { n: n as u32, masked: *masked }
+            }
             ActionsAllowed::MultiDiscrete { sizes }
                 if (1..=MAX_HEADS).contains(&sizes.len())
                     && sizes.iter().try_fold(1u32, |n, &size| n.checked_mul(size)).is_some_and(|n| n > 0) =>
@@ -191,7 +194,7 @@ impl Hello {
                 let (low, high) = bounds("an action", low, high)?;
                 ActionSpace::Continuous { low, high }
             }
-            ActionsAllowed::Discrete { n } => return Err(format!("{n} actions")),
+            ActionsAllowed::Discrete { n } => return Err(format!("{n} actions; there may be 1 to 2^32 - 1")),
             ActionsAllowed::MultiDiscrete { sizes } => {
                 let n = sizes.len();
                 return Err(format!("actions of {n} choices; there may be 1 to {MAX_HEADS}, with 1 to 2^32 - 1 combinations"));

@@ -43,7 +43,7 @@ def read_json():
 
 
 def write_json(tag, value):
-    body = json.dumps(value, allow_nan=False).encode()
+    body = json.dumps(value, allow_nan=False, ensure_ascii=False).encode(errors="replace")  # paths may have no UTF-8
     write(struct.pack("<II", tag, len(body)) + body)
 
 
@@ -331,17 +331,18 @@ def registration(module, name):
 def find(ask):
     """Returns a function that makes an environment, of a registered id or by a callable of a module, and the module's directory."""
     kwargs, home, own = ask["kwargs"], "", None
+    path = ask["path"] and os.path.abspath(ask["path"])  # as modules name it
     module, _, name = ask["id"].rpartition(":")
     if module:
         package = module.partition(".")[0]
-        for place in filter(os.path.isdir, (ask["path"], os.getcwd())):
+        for place in filter(os.path.isdir, (path, os.getcwd())):
             sys.path.insert(0, place)  # as for a program in that directory; the worker has imported its own modules
             if importlib.util.find_spec(package):
                 break
         own = getattr(importlib.import_module(module), name, None)
         package = sys.modules[package]
         home = os.path.dirname([*getattr(package, "__path__", []), getattr(package, "__file__", None) or ""][0])
-        home = home if home in (ask["path"], os.getcwd()) else ""
+        home = home if home in (path, os.getcwd()) else ""
     if name not in gym.registry and callable(own):
         make = maker = own
     else:
@@ -572,10 +573,10 @@ class Batch:
             except (TypeError, ValueError):
                 obs, rewards[i], ends, cut, info = usual(answer)
                 terminated[i], truncated[i] = ends, cut
+            if ends or cut:  # a list of one flag is true, whatever the flag
+                ends, cut = flag("terminated", ends), flag("truncated", cut)
+                terminated[i], truncated[i] = ends, cut
             if ends or cut:
-                for field, value in (("terminated", ends), ("truncated", cut)):
-                    if value is not True and value is not False:
-                        flag(field, value)
                 self.write(self.last_writers[i], "step", obs)
                 ended.append(i)
                 if masks:

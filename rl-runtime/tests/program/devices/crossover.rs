@@ -36,7 +36,7 @@ fn a_bench_prints_a_table_and_keeps_it_as_a_file() {
     let file = cache.join("rl/crossover-the-host.json");
     assert!(lines[4].starts_with(text(&file)), "{lines:?}");
     let kept: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
-    assert_eq!((&kept["version"], &kept["points"][1]["size"]), (&json!(1), &json!([107, 4, 16])));
+    assert_eq!((&kept["version"], &kept["points"][1]["size"]), (&json!(2), &json!([107, 4, 16])));
 
     let output = bench(&cache, "emulated", &["--json", "--threads", "1", "--set", "ppo.n_epochs=1"]);
     let events: Vec<Value> = said(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -102,7 +102,8 @@ impl Machine {
         let machine: toml::Table = fs::read_to_string(self.dir.path().join("first/machine.toml")).unwrap().parse().unwrap();
         let cpu = json!([machine["cpu"].as_str().unwrap(), machine["cores"].as_integer().unwrap()]);
         let points = json!([{"size": size, "cpu": 1000.0, "device": 1000.0 * ratio}]);
-        self.write(&json!({"version": 1, "device": "stand-in", "cpu": cpu, "points": points}).to_string());
+        let (device, threads) = ("stand-in", std::thread::available_parallelism().unwrap().get());
+        self.write(&json!({"version": 2, "device": device, "cpu": cpu, "threads": threads, "points": points}).to_string());
     }
 
     fn write(&self, text: &str) {

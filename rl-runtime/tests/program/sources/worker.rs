@@ -631,6 +631,7 @@ fn a_run_remembers_where_its_environment_s_module_is() {
     run_in(&moved, &python, &["eval", "run", "--episodes", "1"]);
     let set = ["--set", "env.path=../moved"];
     run_in(&elsewhere, &python, &[&["train", "gym:walk:make", "--run-dir", "run"], &small[..], &set].concat());
+    run_in(dir.path(), &python, &["eval", "elsewhere/run", "--episodes", "1"]);
     let output = finish(rl(&["train", "cartpole", "--set", "env.path=."]).current_dir(&elsewhere));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && said.contains("env.path has no effect: cartpole names no module"), "{said}");
@@ -695,7 +696,7 @@ fn what_an_environment_returns_is_taken_or_refused_in_a_sentence() {
         (0..if what == "four" { 1 } else { 2 }).for_each(|_| envs.step(&mut steps).unwrap());
         (envs.faults().first().map(|(_, what)| what.clone()), steps)
     };
-    for what in ["reward_of_shape_1", "reward_of_shape_0", "numpy", "zeros", "list"] {
+    for what in ["reward_of_shape_1", "reward_of_shape_0", "numpy", "zeros", "list", "list_of_flag"] {
         let (fault, steps) = answered(what);
         let flags = (&steps.terminated[..], &steps.truncated[..]);
         assert_eq!((fault, &steps.rewards[..], flags), (None, &[2.0][..], (&[0][..], &[0][..])), "{what}");

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &EvalArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
     signals::listen();
     let threads = threads(args.threads);
     let SavedPolicy { path, config, entry, policy, .. } = saved_policy(&args.path, args.best, threads, envs, false)?;
-    Budget::playing(&config, &entry, args.episodes as usize).check()?;
+    Budget::playing(&config, &entry, args.episodes as usize, threads).check()?;
     let RunConfig { eval_max_steps, on_nonfinite, .. } = config.run;
     let (seed, stochastic) = (evaluation_seed(args.seed), args.stochastic);
     let faults = config.faults_of(&entry);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use rl_agents::Episode;
+use rl_agents::{Episode, EvalConfig, Played};
 use rl_envs::Canvas;
 
 use crate::cli::envs::{Envs, saved_policy};
@@ -13,9 +13,10 @@ use crate::cli::show::full_screen::FullScreen;
 use crate::cli::show::report::evaluation_json;
 use crate::cli::show::screen::{Screen, Show};
 use crate::cli::signals;
+use crate::config::RunConfig;
 use crate::print::grouped;
 use crate::run::checkpoint::SavedPolicy;
-use crate::run::evaluation::Evaluation;
+use crate::run::evaluation::{Evaluation, evaluation_seed};
 use crate::{Error, interrupt, print, run::watch};
 
 #[derive(Args)]
@@ -52,7 +53,7 @@ pub(crate) struct WatchArgs {
 
 pub(crate) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     let WatchArgs { gif, fps, seed, .. } = args;
-    let SavedPolicy { path, entry, policy, .. } = saved_policy(&args.path, args.best, 1, envs, true)?;
+    let SavedPolicy { path, config, entry, policy, .. } = saved_policy(&args.path, args.best, 1, envs, true)?;
     let seen = watch::can_be_seen(&*policy, &entry)?;
     signals::listen();
     let mut show = match gif {
@@ -70,7 +71,9 @@ pub(crate) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode,
     };
     let mut lines = Vec::new();
     let shows_now = !json && !matches!(show, Show::Screen(_));
-    let played = watch::play(&*policy, &entry, args.episodes as usize, *seed, &mut |seen| {
+    let RunConfig { eval_max_steps, on_nonfinite, .. } = config.run;
+    let eval = EvalConfig { seed: evaluation_seed(*seed), stochastic: false, max_steps: eval_max_steps, on_nonfinite };
+    let played = watch::play(&*policy, &entry, args.episodes as usize, &eval, &mut |seen| {
         show.look(&seen);
         let watch::Seen::End(episode) = seen else { return };
         let Episode { episode_return, length } = episode;
@@ -84,7 +87,7 @@ pub(crate) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode,
         // Closes the screen, so that text stays readable.
         Show::Screen(_) | Show::Nowhere => None,
     };
-    let played = played?;
+    let Played { episodes: played, cut } = played?;
     if !json && !shows_now {
         lines.iter().for_each(|line| print::out(line));
     }
@@ -105,7 +108,7 @@ pub(crate) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode,
     }
     let bytes = animation.map(Animation::finish).transpose()?;
     if json {
-        let mut object = evaluation_json(&Evaluation::new(&played, 0));
+        let mut object = evaluation_json(&Evaluation::new(&played, cut));
         object["event"] = "watch".into();
         object["env"] = entry.name.into();
         object["seed"] = (*seed).into();

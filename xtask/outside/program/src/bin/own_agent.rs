@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("mean return {}, mean length {}", result.return_mean, result.length_mean);
     }
     let mut frames = 0;
-    watch::play(policy, &entry, 1, 0, &mut |seen| frames += usize::from(matches!(seen, Seen::Step { .. })))?;
+    watch::play(policy, &entry, 1, &EvalConfig::new(1), &mut |seen| frames += usize::from(matches!(seen, Seen::Step { .. })))?;
     println!("watched {frames} frames");
     Ok(())
 }
