@@ -562,11 +562,11 @@ static void forward{parameters} {{
         let memory_bytes = self.memory_bytes;
         let _ = writeln!(text, "typedef char {name}_memory_is_as_told[sizeof({name}_memory) == {memory_bytes} ? 1 : -1];\n");
         if input.bytes.is_some() {
-            table(text, element, "check_obs", bytes.iter().map(u8::to_string));
+            table(text, element, "obs_of_test", bytes.iter().map(u8::to_string));
         } else {
-            floats(text, "check_obs", numbers);
+            floats(text, "obs_of_test", numbers);
         }
-        table(text, "uint32_t", "check_outputs", outputs.iter().map(|x| format!("{:#x}", x.to_bits())));
+        table(text, "uint32_t", "outputs_of_test", outputs.iter().map(|x| format!("{:#x}", x.to_bits())));
         let _ = write!(
             text,
             "int {name}_test({name}_memory *memory) {{
@@ -574,11 +574,11 @@ static void forward{parameters} {{
     uint32_t i, j;
     {name}_reset(memory);
     for (i = 0; i < {n}; i++) {{
-        forward(memory, check_obs + i * {d});
+        forward(memory, obs_of_test + i * {d});
         for (j = 0, differs = 0; j < {upper}_OUTPUTS; j++) {{
             float_bits output;
             output.number = memory->outputs[j];
-            differs |= output.bits != check_outputs[i * {upper}_OUTPUTS + j];
+            differs |= output.bits != outputs_of_test[i * {upper}_OUTPUTS + j];
         }}
         differing += differs;
     }}
