@@ -11,7 +11,7 @@ use rl_envs::{ActionSpace, Actions, Canvas, Dtype, Obs, Pool, Space, StepLens, S
 use rl_runtime::config::keys;
 use toml::Value;
 
-use crate::error::{bad, raised};
+use crate::error::{bad, raised, view};
 
 /// Columns of a step in NumPy's memory, each flat.
 type Columns = Steps<Py<PyArray1<f32>>, Py<PyArray1<u8>>, Vec<u32>>;
@@ -20,6 +20,8 @@ type Columns = Steps<Py<PyArray1<f32>>, Py<PyArray1<u8>>, Vec<u32>>;
 struct Batch {
     envs: Box<dyn VecEnv>,
     columns: Columns,
+    /// True once there are episodes to step.
+    begun: bool,
 }
 
 /// N environments that step together.
@@ -84,7 +86,7 @@ impl Batch {
         py: Python<'_>,
         work: impl FnOnce(&mut dyn VecEnv, StepSlicesMut<'_>) -> Result<(), rl_envs::Error> + Send,
     ) -> PyResult<bool> {
-        let Self { envs, columns } = self;
+        let Self { envs, columns, .. } = self;
         let mut lent = columns.as_ref().map(|array| writable(py, array), |array| writable(py, array), |_| ());
         let mut steps = lent.as_mut().map(elements, elements, |()| &mut [][..]);
         if let Actions::Discrete(actions) = &mut columns.actions {
@@ -96,6 +98,14 @@ impl Batch {
         })?;
         let Steps { terminated, truncated, .. } = lent.as_mut().map(elements, elements, |()| ());
         Ok(terminated.iter().chain(&*truncated).fold(0, |any, flag| any | flag) != 0)
+    }
+
+    /// Steps all environments; true if an episode has ended.
+    fn step(&mut self, py: Python<'_>) -> PyResult<bool> {
+        if !self.begun {
+            return Err(PyRuntimeError::new_err("these environments have no episodes yet; call reset first"));
+        }
+        self.work(py, |envs, steps| envs.step_into(steps))
     }
 }
 
@@ -161,7 +171,7 @@ impl Envs {
             |len| vec![0; len],
         );
         let process = (threads > 1).then(std::process::id);
-        Ok(Self { batch: Mutex::new(Some(Batch { envs, columns })), obs, actions, n_envs, process })
+        Ok(Self { batch: Mutex::new(Some(Batch { envs, columns, begun: false })), obs, actions, n_envs, process })
     }
 
     /// Describes the spaces of observations and actions.
@@ -191,13 +201,16 @@ impl Envs {
         let reset = |envs: &mut dyn VecEnv, steps: StepSlicesMut<'_>| {
             envs.reset_into(seed, steps.obs, steps.masks.map(|[masks, _]| masks))
         };
-        open_mut(&mut self.lock()?)?.work(py, reset).map(drop)
+        let mut batch = self.lock()?;
+        let batch = open_mut(&mut batch)?;
+        batch.begun = true;
+        batch.work(py, reset).map(drop)
     }
 
     /// Steps all environments with one number each; true if an episode has ended.
     fn step_discrete(&self, py: Python<'_>, actions: PyReadonlyArray1<'_, i64>) -> PyResult<bool> {
         let Some(n) = self.actions.n_discrete() else { return Err(bad("these environments take vectors as actions")) };
-        let actions = actions.as_array();
+        let actions = view(&actions)?;
         self.check_rows(actions.len())?;
         let mut batch = self.lock()?;
         let batch = open_mut(&mut batch)?;
@@ -206,7 +219,7 @@ impl Envs {
             let fits = u32::try_from(given).ok().filter(|given| *given < n);
             *action = fits.ok_or_else(|| bad(format!("action {given} of environment {env_idx} is not in 0 to {}", n - 1)))?;
         }
-        batch.work(py, |envs, steps| envs.step_into(steps))
+        batch.step(py)
     }
 
     /// Steps all environments with one number for each head, (N, heads).
@@ -216,7 +229,7 @@ impl Envs {
         let ActionSpace::MultiDiscrete { sizes } = &self.actions else {
             return Err(bad("these environments take one action each"));
         };
-        let actions = actions.as_array();
+        let actions = view(&actions)?;
         self.check_rows(actions.nrows())?;
         if actions.ncols() != sizes.len() {
             return Err(bad(format!("actions have {} heads instead of {}", actions.ncols(), sizes.len())));
@@ -233,7 +246,7 @@ impl Envs {
                 *action = *action * size + choice;
             }
         }
-        batch.work(py, |envs, steps| envs.step_into(steps))
+        batch.step(py)
     }
 
     /// Steps all environments with vectors, (N * A); true if an episode has ended.
@@ -241,7 +254,7 @@ impl Envs {
         let ActionSpace::Continuous { low, .. } = &self.actions else {
             return Err(bad("these environments take whole numbers as actions"));
         };
-        let actions = actions.as_array();
+        let actions = view(&actions)?;
         self.check_rows(actions.len() / low.len())?;
         let mut batch = self.lock()?;
         let batch = open_mut(&mut batch)?;
@@ -254,7 +267,14 @@ impl Envs {
             *action = given;
         }
         drop(column);
-        batch.work(py, |envs, steps| envs.step_into(steps))
+        batch.step(py)
+    }
+
+    /// Returns the rewards of the latest step before they were clipped.
+    fn raw_rewards<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        let mut rewards = vec![0.0; self.n_envs];
+        open(&self.lock()?)?.envs.raw_rewards(&mut rewards);
+        Ok(PyArray1::from_vec(py, rewards))
     }
 
     /// Draws an environment: height, width and RGB bytes.
@@ -277,7 +297,11 @@ impl Envs {
 
     /// Continues from a state that `save` has encoded.
     fn load(&self, state: &[u8]) -> PyResult<()> {
-        open_mut(&mut self.lock()?)?.envs.load(state).map_err(raised)
+        let mut batch = self.lock()?;
+        let batch = open_mut(&mut batch)?;
+        batch.envs.load(state).map_err(raised)?;
+        batch.begun = true;
+        Ok(())
     }
 
     /// Frees the environments; every later call is an error.

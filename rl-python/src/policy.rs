@@ -15,7 +15,7 @@ use rl_envs::{ActionSpace, Actions, Obs, Spaces};
 use rl_runtime::checkpoint::SavedPolicy;
 
 use crate::envs::{describe_actions, describe_obs};
-use crate::error::{bad, raised};
+use crate::error::{bad, raised, view};
 use crate::replay::{Observed, lens};
 use crate::train::open_saved;
 
@@ -88,7 +88,7 @@ impl Policy {
             if given.shape() != shape {
                 return Err(bad(format!("{name} has shape {:?} instead of {shape:?}", given.shape())));
             }
-            params[range.clone()].iter_mut().zip(given.as_array()).for_each(|(param, given)| *param = *given);
+            params[range.clone()].iter_mut().zip(view(&given)?).for_each(|(param, given)| *param = *given);
         }
         if let Some(name) = named.keys().next() {
             return Err(bad(format!("{name} is no parameter of this policy")));

@@ -30,7 +30,9 @@ struct Store {
     memory: Memory,
     /// Latest draw; `None` before it.
     batch: Option<Batch>,
-    rng: Rng,
+    seed: u64,
+    /// Number of draws so far, each with random words of its own.
+    draws: u64,
 }
 
 /// A ring of transitions.
@@ -97,8 +99,8 @@ impl Replay {
             None => ReplayBuffer::new(shape, capacity).map(Memory::Uniform),
             Some(alpha) => PrioritizedReplayBuffer::new(shape, capacity, alpha, epsilon).map(Memory::Prioritized),
         };
-        let (memory, rng) = (memory.map_err(raised_by_buffer)?, Rng::new(seed, 0, 0, Purpose::Replay));
-        Ok(Self { store: Mutex::new(Store { memory, batch: None, rng }), shape })
+        let memory = memory.map_err(raised_by_buffer)?;
+        Ok(Self { store: Mutex::new(Store { memory, batch: None, seed, draws: 0 }), shape })
     }
 
     fn __len__(&self) -> PyResult<usize> {
@@ -149,15 +151,17 @@ impl Replay {
     #[pyo3(signature = (len, beta))]
     fn sample<'py>(&self, py: Python<'py>, len: usize, beta: f32) -> PyResult<Bound<'py, PyDict>> {
         let mut store = self.lock()?;
-        let Store { memory, batch, rng } = &mut *store;
+        let Store { memory, batch, seed, draws } = &mut *store;
         if batch.as_ref().is_none_or(|batch| batch.len() != len) {
             *batch = Some(Batch::new(&self.shape, len).map_err(raised_by_buffer)?);
         }
         let batch = batch.as_mut().expect("there is one now");
+        let rng = &mut Rng::new(*seed, 0, *draws, Purpose::Replay);
         let drawn = py.detach(|| match memory {
             Memory::Uniform(replay) => replay.sample_with(rng, batch),
             Memory::Prioritized(replay) => replay.sample_with(rng, beta, batch),
         });
+        *draws += 1;
         drawn.map_err(raised_by_buffer)?;
         let (columns, drawn) = (batch.columns(), PyDict::new(py));
         let observed = |obs: ObsSlice<'_>| match obs {

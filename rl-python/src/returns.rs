@@ -1,11 +1,11 @@
 //! Advantages and returns of arrays (T, N).
 
 use ndarray::Array2;
-use numpy::{IntoPyArray as _, PyArray2, PyReadonlyArray2};
+use numpy::{IntoPyArray as _, PyArray2, PyReadonlyArray2, PyUntypedArrayMethods as _};
 use pyo3::prelude::*;
 use rl_buffer::returns::{self, Outcomes};
 
-use crate::error::bad;
+use crate::error::{bad, view};
 
 /// Arrays of one shape.
 #[derive(FromPyObject)]
@@ -23,10 +23,10 @@ pub(crate) struct Given<'py> {
 impl Given<'_> {
     /// Borrows the arrays if all of them, and the `others`, have one shape.
     fn outcomes(&self, others: &[&PyReadonlyArray2<'_, f32>]) -> PyResult<(Outcomes<'_>, (usize, usize))> {
-        let (rewards, next_values) = (self.rewards.as_array(), self.next_values.as_array());
-        let (terminated, truncated) = (self.terminated.as_array(), self.truncated.as_array());
+        let (rewards, next_values) = (view(&self.rewards)?, view(&self.next_values)?);
+        let (terminated, truncated) = (view(&self.terminated)?, view(&self.truncated)?);
         let shape = rewards.dim();
-        let others = others.iter().map(|other| other.as_array().dim());
+        let others = others.iter().map(|other| (other.shape()[0], other.shape()[1]));
         if others.chain([terminated.dim(), truncated.dim(), next_values.dim()]).any(|other| other != shape) {
             return Err(bad(format!("all arrays must be ({}, {}), as the rewards are", shape.0, shape.1)));
         }
@@ -46,7 +46,7 @@ pub(crate) fn gae<'py>(
     gae_lambda: f32,
 ) -> PyResult<Arrays<'py>> {
     let (outcomes, shape) = given.outcomes(&[&values])?;
-    let (values, mut advantages) = (values.as_array(), Array2::zeros(shape));
+    let (values, mut advantages) = (view(&values)?, Array2::zeros(shape));
     py.detach(|| returns::gae(&outcomes, values, gamma, gae_lambda, advantages.view_mut()));
     let returns = &advantages + &values;
     Ok((advantages.into_pyarray(py), returns.into_pyarray(py)))
@@ -63,7 +63,7 @@ pub(crate) fn vtrace<'py>(
     vtrace_lambda: f32,
 ) -> PyResult<Arrays<'py>> {
     let (outcomes, shape) = given.outcomes(&[&values, &ratios])?;
-    let (values, ratios) = (values.as_array(), ratios.as_array());
+    let (values, ratios) = (view(&values)?, view(&ratios)?);
     let (mut advantages, mut found) = (Array2::zeros(shape), Array2::zeros(shape));
     py.detach(|| {
         returns::vtrace(&outcomes, values, ratios, gamma, vtrace_lambda, advantages.view_mut(), found.view_mut());

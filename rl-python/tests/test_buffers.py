@@ -142,3 +142,32 @@ def test_n_step_returns_are_sums():
     ):
         with pytest.raises(ValueError):
             call()
+
+
+def test_fields_of_a_packed_array_are_read_where_they_are():
+    fields = [("reward", "f4"), ("value", "f4"), ("next", "f4"), ("term", "?"), ("trunc", "?")]
+    packed = np.zeros((6, 3), fields)
+    for name in ("reward", "value", "next"):
+        packed[name] = RNG.random((6, 3))
+    packed["term"][2] = True
+    columns = [packed[name] for name in ("reward", "value", "next", "term", "trunc")]
+    for found, expected in zip(samebits.gae(*columns), samebits.gae(*map(np.array, columns)), strict=True):
+        assert (found == expected).all()
+
+
+def test_whole_numbers_are_rewards_and_observations():
+    replay = samebits.ReplayBuffer(8, (3,))
+    replay.add(np.array([1, -2, 3]), [1], [-1], np.zeros(3, np.int64), [False])
+    batch = replay.sample(2)
+    assert (batch["obs"] == [1, -2, 3]).all() and (batch["rewards"] == -1).all()
+
+
+def test_each_draw_has_random_numbers_of_its_own():
+    def draws(seed):
+        replay = samebits.ReplayBuffer(1000, (3,), seed=seed)
+        add(replay, 1000)
+        return [replay.sample(20)["indices"].tolist() for _ in range(50)]
+
+    found = draws(1)
+    assert found == draws(1) and found[0] != draws(2)[0]
+    assert len({tuple(drawn) for drawn in found}) == 50

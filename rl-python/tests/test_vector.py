@@ -356,3 +356,39 @@ def test_memory_stays_flat():
     before, references = rss(), sys.getrefcount(samebits.VectorEnv)
     work(1000)
     assert rss() - before < 4_000_000 and abs(sys.getrefcount(samebits.VectorEnv) - references) < 5
+
+
+def test_a_step_needs_a_reset():
+    envs = samebits.make_vec("repeat_first", 2)
+    with pytest.raises(RuntimeError, match="call reset first"):
+        envs.step([0, 0])
+    envs.reset(seed=1)
+    envs.step([0, 0])
+
+
+def test_recorded_returns_are_unclipped_and_part_of_a_state():
+    def episodes(envs, steps):
+        found = []
+        for _ in range(steps):
+            *_, info = envs.step(np.zeros((2, 1), np.float32))
+            if "episode" in info:
+                found += [info["episode"]["r"][info["_episode"]], info["episode"]["l"][info["_episode"]]]
+        return np.array(found)
+
+    plain, clipped = (samebits.make_vec("pendulum", 2, record_episodes=True, reward_clip=clip) for clip in (0.0, 0.5))
+    for envs in (plain, clipped):
+        envs.reset(seed=3)
+    episodes(clipped, 50)
+    state = clipped.get_state()
+    expected = episodes(clipped, 150)
+    assert (episodes(plain, 200) == expected).all() and (expected[0] < -200).all() and (expected[1] == 200).all()
+    clipped.set_state(state)
+    assert (episodes(clipped, 150) == expected).all()
+
+
+def test_fields_of_a_packed_array_are_actions():
+    packed = np.ones(4, [("action", "i8"), ("done", "?")])
+    envs, others = samebits.make_vec("cartpole", 4), samebits.make_vec("cartpole", 4)
+    for each in (envs, others):
+        each.reset(seed=1)
+    assert (envs.step(packed["action"])[0] == others.step(np.ones(4, np.int64))[0]).all()

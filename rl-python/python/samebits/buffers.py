@@ -14,7 +14,7 @@ def _flat(name, array, dtype, length):
         raise TypeError(f"{name} are {array.dtype}; the memory takes {np.dtype(dtype).name}")
     if array.size != length:
         raise ValueError(f"{name} have {array.size} elements instead of {length}")
-    if array.dtype.kind in "iu" and array.size and (array.min() < 0 or array.max() > np.iinfo(dtype).max):
+    if np.dtype(dtype).kind in "iu" and array.dtype.kind in "iu" and array.size and (array.min() < 0 or array.max() > np.iinfo(dtype).max):
         raise ValueError(f"{name} are not all in 0 to {np.iinfo(dtype).max}")
     return np.ascontiguousarray(array, dtype).reshape(-1)
 
@@ -137,14 +137,19 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         )
 
 
+def _aligned(array):
+    """Numbers as the native half takes them: a field of a structured array is copied."""
+    return np.require(array, np.float32, "CA")
+
+
 def _outcomes(rewards, next_values, terminated, truncated):
     """Arrays (T, N) as the native half takes them."""
-    rewards = np.asarray(rewards, np.float32)
+    rewards = _aligned(rewards)
     if rewards.ndim != 2:
         raise ValueError(f"rewards have shape {rewards.shape}; arrays are (steps, environments)")
     flags = (np.asarray(flag) for flag in (terminated, truncated))
     terminated, truncated = (flag.astype(np.bool_).view(np.uint8) for flag in flags)
-    next_values = np.asarray(next_values, np.float32)
+    next_values = _aligned(next_values)
     return {"rewards": rewards, "next_values": next_values, "terminated": terminated, "truncated": truncated}
 
 
@@ -156,7 +161,7 @@ def gae(
     ``next_values`` are the values of the observations after each step: of the final one where an episode has ended.
     """
     given = _outcomes(rewards, next_values, terminated, truncated)
-    return _samebits.gae(given, np.asarray(values, np.float32), gamma, gae_lambda)
+    return _samebits.gae(given, _aligned(values), gamma, gae_lambda)
 
 
 def vtrace(
@@ -167,7 +172,7 @@ def vtrace(
     ``ratios`` are the probabilities of the actions under the learning policy over those under the acting one; both clips are 1.
     """
     given = _outcomes(rewards, next_values, terminated, truncated)
-    return _samebits.vtrace(given, np.asarray(values, np.float32), np.asarray(ratios, np.float32), gamma, vtrace_lambda)
+    return _samebits.vtrace(given, _aligned(values), _aligned(ratios), gamma, vtrace_lambda)
 
 
 def n_step_returns(rewards, next_values, terminated, truncated, n: int, gamma: float = 0.99) -> np.ndarray:

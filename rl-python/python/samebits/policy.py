@@ -68,7 +68,7 @@ class Policy:
 
     def set_parameters(self, parameters: dict[str, np.ndarray]) -> None:
         """Replaces all parameters of this object by arrays of the same names and shapes; the checkpoint stays as it is."""
-        self._policy.set_parameters({name: np.asarray(array, np.float32) for name, array in parameters.items()})
+        self._policy.set_parameters({name: np.require(array, np.float32, "CA") for name, array in parameters.items()})
 
     def __repr__(self):
         return f"samebits.Policy({str(self.path)!r})"

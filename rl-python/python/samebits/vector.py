@@ -52,7 +52,7 @@ def make_vec(
         time_limit: steps after which an episode is truncated; 0: the environment's own limit.
         action_repeat: times that each action is taken.
         pixels: width and height of the environment's picture, observed in grey; 0: its own observations.
-        reward_clip: bound of the rewards; 0: none.
+        reward_clip: bound of the rewards; 0: none. Recorded returns are unclipped.
         hide: elements of observations that are 0: ``"nothing"`` or ``"velocities"``.
     """
     wrappers = (frame_stack, time_limit, action_repeat, pixels, reward_clip, hide)
@@ -94,7 +94,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
             self._step, self._dtype, self._shape = self._envs.step_discrete, np.int64, None
         else:
             self._step, self._dtype, self._shape = self._envs.step_heads, np.int64, None
-        self._records = record_episodes
+        self._records, self._clips = record_episodes, wrappers[4] > 0
         self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
         self._seeds = np.random.default_rng(seed)
         self._first_seed = operator.index(seed)
@@ -120,7 +120,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
 
     def step(self, actions) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Steps every environment: observations, rewards, terminated, truncated, info."""
-        actions = np.asarray(actions)
+        actions = np.require(actions, None, "CA")
         if actions.dtype != self._dtype:
             if not np.can_cast(actions.dtype, self._dtype, "same_kind"):
                 raise TypeError(f"actions are {actions.dtype}; these environments take {self._dtype.__name__}")
@@ -132,7 +132,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         ended = self._step(actions)
         info = {} if self._masks is None else {"action_mask": self._column(self._masks)}
         if self._records:
-            self._returns += self._rewards
+            self._returns += self._envs.raw_rewards() if self._clips else self._rewards
             self._lengths += 1
         if ended:
             info["final_obs"] = self._column(self._final_obs)
@@ -155,12 +155,15 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         return np.frombuffer(bytes(pixels), np.uint8).reshape(height, width, 3) if height else None
 
     def get_state(self) -> bytes:
-        """Encodes the state of all environments, apart from their observations."""
-        return bytes(self._envs.save())
+        """Encodes the state of all environments, apart from their observations, and of their episodes' statistics."""
+        return bytes(self._envs.save()) + self._returns.tobytes() + self._lengths.tobytes()
 
     def set_state(self, state: bytes) -> None:
         """Continues from a state of ``get_state``; the arrays of the next step are the same as there."""
-        self._envs.load(state)
+        at = max(len(state) - self._returns.nbytes - self._lengths.nbytes, 0)
+        self._envs.load(state[:at])
+        self._returns[:] = np.frombuffer(state, self._returns.dtype, self.num_envs, at)
+        self._lengths[:] = np.frombuffer(state, self._lengths.dtype, self.num_envs, at + self._returns.nbytes)
 
     def close_extras(self, **kwargs):
         """Frees the environments; called by ``close``."""
