@@ -75,8 +75,13 @@ class Policy:
         for key, plain in (("conv", []), ("normalize_obs", False)):
             if config.get(key, plain) != plain:
                 raise SystemExit(f"{checkpoint}: {key} is {config[key]}, which this script does not play")
-        if isinstance(config["env"], dict) and config["env"].get("keys"):
-            raise SystemExit(f"{checkpoint}: env.keys is {config['env']['keys']}, which this script does not play")
+        if config["algo"] not in ("ppo", "a2c", "dqn"):
+            raise SystemExit(f"{checkpoint}: algo is {config['algo']}, which this script does not play; `rl export` and tools/play_onnx.py do")
+        env = config["env"] if isinstance(config["env"], dict) else {}
+        for key, plain in (("keys", ""), ("action_repeat", 1), ("time_limit", 0), ("frame_stack", 1), ("pixels", 0)):
+            if env.get(key, plain) != plain:
+                raise SystemExit(f"{checkpoint}: env.{key} is {env[key]}, which this script does not play")
+        self.hides = env.get("hide", "nothing") != "nothing"
         self.params = tensors(checkpoint / "params.safetensors")
         self.activation = ACTIVATIONS[config["activation"]]
         self.head = "actor" if config["algo"] in ("ppo", "a2c") else "advantage" if config["dqn"]["dueling"] else "q"
@@ -122,7 +127,7 @@ class Policy:
         inputs[hidden] = 0
         features = self.chain("trunk", self.remember(inputs), ends=False)
         outputs = self.chain(self.head, features, ends=True)
-        return np.clip(outputs, space.low, space.high) if self.is_continuous else int(np.argmax(outputs))
+        return np.clip(outputs, space.low, space.high) if self.is_continuous else int(space.start + np.argmax(outputs))
 
 
 def main():
@@ -134,6 +139,8 @@ def main():
     parser.add_argument("--hide", type=int, nargs="*", default=[], help="elements of observations that are 0, as with env.hide")
     args = parser.parse_args()
     policy, env = Policy(newest(args.path)), gymnasium.make(args.env)
+    if policy.hides and not args.hide:
+        raise SystemExit("env.hide is set: name the indices of the velocities with --hide")
     returns = []
     for episode in range(args.episodes):
         obs, _ = env.reset(seed=args.seed + episode)

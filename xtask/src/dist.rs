@@ -145,6 +145,7 @@ fn try_it(folder: &Path, archive: &Path, name: &str) -> Result<()> {
     command.env("LD_LIBRARY_PATH", "/lib64").env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     let said = output(&mut command)?;
     let last = said.lines().last().unwrap_or_default();
+    ensure!(last.contains("\"end\":\"target\""), "it was not solved: {last}");
     println!("{last}\nfrom the archive to a solved CartPole in {:.1} s", begin.elapsed().as_secs_f64());
     Ok(())
 }

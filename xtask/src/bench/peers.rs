@@ -186,22 +186,22 @@ const WORKERS: &[Comparison] = &[
 const CONTINUOUS: &[Comparison] = &[
     continuous(
         "SAC, Pendulum, 256-256",
-        "pendulum --envs 1 --steps 3000 --algo sac --set hidden=[256,256] --threads 2",
+        "pendulum --envs 1 --steps 3000 --algo sac --set sac.learning_rate=3e-4 --set hidden=[256,256] --threads 2",
         "sac Pendulum-v1 1 256,256 2 1000",
     ),
     continuous(
         "SAC, 8 Pendulums, 256-256",
-        "pendulum --envs 8 --steps 24000 --algo sac --set sac.train_freq=8 --set hidden=[256,256] --threads 2",
+        "pendulum --envs 8 --steps 24000 --algo sac --set sac.learning_rate=3e-4 --set sac.train_freq=8 --set hidden=[256,256] --threads 2",
         "sac Pendulum-v1 8 256,256 2 8000",
     ),
     continuous(
         "SAC, Pendulum, 64-64",
-        "pendulum --envs 1 --steps 12000 --algo sac --set hidden=[64,64] --threads 2",
+        "pendulum --envs 1 --steps 12000 --algo sac --set sac.learning_rate=3e-4 --set hidden=[64,64] --threads 2",
         "sac Pendulum-v1 1 64,64 2 2000",
     ),
     continuous(
         "SAC, HalfCheetah, 256-256",
-        "gym:HalfCheetah-v5 --envs 1 --steps 3000 --algo sac --set hidden=[256,256] --threads 2",
+        "gym:HalfCheetah-v5 --envs 1 --steps 3000 --algo sac --set sac.learning_starts=100 --set hidden=[256,256] --threads 2",
         "sac HalfCheetah-v5 1 256,256 2 1000",
     ),
     continuous(

@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::chaos::corpus::{Corpus, FileList, Input, MARKER, OUTSIDE, at_home, collect};
@@ -129,6 +129,7 @@ fn fuzz(root: &Path, program: &Path, (home, work): (&Path, &Path), time: Duratio
         println!("| {kind} | {code} | {n} |");
     }
     println!("\nseed {seed}: {} inputs in {:.1} minutes", tally.inputs, begin.elapsed().as_secs_f64() / 60.0);
+    ensure!(tally.inputs > 0, "no input was tried: is there such a kind?");
     if tally.failures.is_empty() {
         return Ok(());
     }
