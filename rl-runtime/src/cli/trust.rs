@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
 use std::io::{self, IsTerminal as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde_json::json;
 
@@ -57,8 +57,21 @@ pub(crate) fn hash(env: &EnvConfig) -> Option<String> {
     code(env)?;
     let dir = std::env::current_dir().unwrap_or_default();
     // A run names the directory in which it has found the module.
-    let dir = if env.name.starts_with(GYM) && !env.path.is_empty() { dir.join(&env.path) } else { dir };
+    let dir = if env.name.starts_with(GYM) && !env.path.is_empty() { without_dots(&dir.join(&env.path)) } else { dir };
     Some(blake3::hash(json!([env.name, env.kwargs, dir.to_string_lossy()]).to_string().as_bytes()).to_string())
+}
+
+/// Resolves `.` and `..` by the path's text, as Python does.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut resolved = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => drop(resolved.pop()),
+            Component::CurDir => {}
+            component => resolved.push(component),
+        }
+    }
+    resolved
 }
 
 /// True if a directory is this user's, and no other user can write to it.
@@ -155,6 +168,8 @@ mod tests {
     fn a_hash_tells_names_from_arguments() {
         let of = |name: &str, kwargs: &str| hash(&env(name, kwargs)).unwrap();
         assert_eq!(of("exec:a", "{}"), of("exec:a", "{}"));
+        let at = |path: &str| hash(&EnvConfig { path: path.into(), ..env("gym:a:b", "") }).unwrap();
+        assert!(at("/x/y") == at("/x/z/.././y/") && at("/x/y") != at("/x/z"));
         let different = [of("exec:a", ""), of("exec:a", "{}"), of("exec:a{}", ""), of("gym:a:b", ""), of("gym:a:b", "{}")];
         for (i, a) in different.iter().enumerate() {
             assert!(different[..i].iter().all(|b| a != b), "{i}");
