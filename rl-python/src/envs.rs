@@ -203,8 +203,9 @@ impl Envs {
         };
         let mut batch = self.lock()?;
         let batch = open_mut(&mut batch)?;
+        batch.work(py, reset)?;
         batch.begun = true;
-        batch.work(py, reset).map(drop)
+        Ok(())
     }
 
     /// Steps all environments with one number each; true if an episode has ended.

@@ -16,7 +16,7 @@ def _flat(name, array, dtype, length):
         raise ValueError(f"{name} have {array.size} elements instead of {length}")
     if np.dtype(dtype).kind in "iu" and array.dtype.kind in "iu" and array.size and (array.min() < 0 or array.max() > np.iinfo(dtype).max):
         raise ValueError(f"{name} are not all in 0 to {np.iinfo(dtype).max}")
-    return np.ascontiguousarray(array, dtype).reshape(-1)
+    return np.require(array, dtype, "CA").reshape(-1)
 
 
 class ReplayBuffer:

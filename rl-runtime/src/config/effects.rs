@@ -35,8 +35,8 @@ pub(crate) fn unfit_for_conv(obs: &Space) -> Option<&'static str> {
 impl Config {
     /// Finds settings that could be trained with, but to no purpose.
     ///
-    /// Older runs with such settings can still be read.
-    pub(super) fn pointless(&self) -> Vec<Concern> {
+    /// `base` are the settings of the run that continues, or defaults: older runs with such settings can still be read.
+    pub(super) fn pointless(&self, base: &Self) -> Vec<Concern> {
         let mut found = Vec::new();
         let (key, steps) = (self.algo.key("learning_starts"), self.run.steps);
         if let (Some(key), Some(replay)) = (key, self.traits().replay.filter(|replay| replay.learning_starts >= steps)) {
@@ -44,9 +44,11 @@ impl Config {
             let text = format!("{key} is {starts}, but steps is {steps}: nothing would be learnt; lower it or raise steps");
             found.push((vec![key, "steps"], text));
         }
-        let of_rollouts = [("shared_trunk", self.net.shared_trunk), ("log_std_init", self.net.log_std_init != 0.0)];
-        for (key, is_set) in of_rollouts {
-            if is_set && self.replays() {
+        let (net, old) = (&self.net, &base.net);
+        let of_rollouts =
+            [("shared_trunk", net.shared_trunk != old.shared_trunk), ("log_std_init", net.log_std_init != old.log_std_init)];
+        for (key, is_given) in of_rollouts {
+            if is_given && self.replays() {
                 let text = format!("{key} has no effect: the networks of {} have none; leave it out", self.algo.name());
                 found.push((vec![key, "algo"], text));
             }
@@ -85,6 +87,23 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Algo;
+    use crate::config::Layers;
+
+    #[test]
+    fn settings_without_effect_are_refused_in_new_runs_alone() {
+        let entry = rl_envs::catalog::find("cartpole").unwrap();
+        for assignment in ["shared_trunk=true", "log_std_init=-1.0"] {
+            let mut layers = Layers::default();
+            layers.add_assignment(assignment);
+            let error = layers.clone().resolve(entry, Algo::DQN).unwrap_err();
+            assert!(error.to_string().contains("has no effect: the networks of dqn have none"), "{error}");
+            layers.resolve(entry, Algo::PPO).unwrap();
+        }
+        let mut old = Layers::default().resolve(entry, Algo::DQN).unwrap();
+        old.net.shared_trunk = true;
+        assert!(Layers::default().over(&old, entry).unwrap().net.shared_trunk);
+    }
 
     #[test]
     fn pictures_are_described_and_those_that_conv_cannot_read_have_a_reason() {

@@ -280,7 +280,7 @@ impl Layers {
         if auto_batch && let Some((samples, batch_size)) = config.algo.settings_mut().auto_batch() {
             *batch_size = samples;
         }
-        let concerns = config.impossible().into_iter().chain(config.unfit(entry)).chain(config.pointless());
+        let concerns = config.impossible().into_iter().chain(config.unfit(entry)).chain(config.pointless(base));
         let concerns = concerns.chain(auto::without_effect(&config, entry));
         self.problems.extend(concerns.filter(|(keys, _)| keys.iter().all(|key| !refused.contains(*key))).map(|(_, text)| text));
         if self.problems.is_empty() { Ok(config) } else { Err(Error::Config { problems: self.problems }) }

@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::pipeline::collect::{Collect, Filled};
 use crate::pipeline::faults::FaultCounts;
-use crate::report::profile::{Phase, Profile, Track};
+use crate::report::profile::{PRODUCER, Phase, Profile, Track};
 use crate::ring::{Stage, ring};
 use crate::thread::{Thread, ThreadError, spawn};
 use crate::{Error, Mode};
@@ -235,7 +235,7 @@ impl<C: Collect> Pipeline<C> {
             let rollouts = (0..(all / n).max(1)).map(|_| Rollout::new_in(shape, memory));
             let buffers = rollouts.map(|rollout| rollout.map(Filled::new)).collect::<Result<_, _>>();
             let buffers = buffers.map_err(rl_agents::Error::from)?;
-            let name = if n == 1 { "collect".into() } else { format!("collect-{i}") };
+            let name = if n == 1 { PRODUCER.into() } else { format!("{PRODUCER}-{i}") };
             let track = profile.track(if n_ahead == 0 { "learner" } else { &name });
             let (stopper, running) = (collector.stopper(), None);
             let (faults, dropped, anomalies) = (FaultCounts::default(), 0, Anomalies::default());

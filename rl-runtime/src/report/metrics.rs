@@ -114,7 +114,7 @@ impl Row {
     }
 }
 
-/// Phases with their columns: seconds so far, summed over threads.
+/// Phases with their columns: seconds so far, by [`Profile::seconds`].
 ///
 /// Only overlapped runs have the waits.
 pub(crate) const PHASES: [(Phase, &str); 9] = [

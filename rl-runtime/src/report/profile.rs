@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 use rl_agents::{DevicePhase, DeviceSpan, DeviceWatch, Metrics, Probe, Stage, UpdateEvent, Watch};
 use serde_json::{Value, json};
 
+/// Name of a producer's thread, or its beginning.
+pub(crate) const PRODUCER: &str = "collect";
+
 /// Phase of a thread's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -246,14 +249,13 @@ impl Profile {
 
     /// Returns the seconds spent in a phase, summed over threads.
     ///
-    /// Those of devices do not count: a thread waits meanwhile. Waits for the learner are the mean of the threads that wait for
-    /// it.
+    /// Those of devices do not count: a thread waits meanwhile. Waits for the learner are the mean of the producers.
     #[must_use]
     pub fn seconds(&self, phase: Phase) -> f64 {
         let threads = locked(&self.threads);
-        let all = threads.iter().filter(|thread| !thread.is_device).map(|thread| seconds(thread, phase));
-        let (n, sum) = all.filter(|seconds| *seconds > 0.0).fold((0, 0.0), |(n, sum), seconds| (n + 1, sum + seconds));
-        if phase == Phase::WaitLearner { sum / f64::from(n.max(1)) } else { sum }
+        let sum: f64 = threads.iter().filter(|thread| !thread.is_device).map(|thread| seconds(thread, phase)).sum();
+        let n_producers = threads.iter().filter(|thread| thread.name.starts_with(PRODUCER)).count();
+        if phase == Phase::WaitLearner { sum / n_producers.max(1) as f64 } else { sum }
     }
 
     /// Returns a line per thread with the share of time in each phase.

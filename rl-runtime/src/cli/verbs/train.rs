@@ -16,11 +16,10 @@ use crate::cli::signals;
 #[cfg(feature = "mpi")]
 use crate::cli::trust::Choice;
 use crate::config::budget::Budget;
-use crate::config::{Layers, Mpi, resumable};
-use crate::file::Draft;
+use crate::config::{Layers, resumable};
+use crate::file::{Draft, MAX_FILE, read_small};
 use crate::report::profile::Profile;
 use crate::run::assemble::fit_batch;
-use crate::run::checkpoint;
 use crate::run::resume::{Resumed, Source};
 use crate::run::run_dir::RunDir;
 use crate::run::train::{End, Peers, Training, describe_device};
@@ -145,8 +144,12 @@ pub(crate) fn run(args: TrainArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
     }
     let layers = layers(&args);
     let given = layers.as_ref().ok().and_then(|layers| layers.text("mpi").ok().flatten());
-    let saved = || Some(checkpoint::config(args.resume.as_ref()?, false).ok()?.run.mpi == Mpi::Off);
-    let off = || given.map_or_else(|| saved().unwrap_or(false), |mpi| mpi == "off");
+    // A run and a checkpoint have the same file.
+    let saved = || {
+        let text = read_small(&args.resume.as_ref()?.join("config.toml"), MAX_FILE).ok()?;
+        text.parse::<toml::Table>().ok()?.get("mpi")?.as_str().map(String::from)
+    };
+    let off = || given.or_else(saved).is_some_and(|mpi| mpi == "off");
     if let Some(rank) = launched().filter(|_| !off()) {
         signals::listen();
         return shared(rank, |ranks| train(args, layers?, envs, json, Some(ranks)), envs);

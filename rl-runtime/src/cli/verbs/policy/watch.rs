@@ -91,6 +91,9 @@ pub(crate) fn run(args: &WatchArgs, envs: &Envs, json: bool) -> Result<ExitCode,
     if !json && !shows_now {
         lines.iter().for_each(|line| print::out(line));
     }
+    if cut > 0 {
+        print::err(&format!("note: {cut} of {} episodes were cut, as in an evaluation of the run", played.len()));
+    }
     if interrupt::requested() {
         if animation.is_some() {
             print::err("interrupted: no GIF is written");
