@@ -11,7 +11,8 @@ use rl_envs::{ActionSpace, Actions, Canvas, Dtype, Obs, Pool, Space, StepLens, S
 use rl_runtime::config::keys;
 use toml::Value;
 
-use crate::error::{bad, raised, view};
+use crate::array::view;
+use crate::error::{bad, raised};
 
 /// Columns of a step in NumPy's memory, each flat.
 type Columns = Steps<Py<PyArray1<f32>>, Py<PyArray1<u8>>, Vec<u32>>;

@@ -1,9 +1,7 @@
 //! Errors of this workspace as Python's exceptions.
 
-use numpy::ndarray::{ArrayView, Dimension};
-use numpy::{Element, PyArrayMethods as _, PyReadonlyArray, PyUntypedArrayMethods as _};
+use pyo3::PyErr;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
-use pyo3::{PyErr, PyResult};
 use rl_runtime::Error;
 
 /// Converts an error to an exception.
@@ -26,17 +24,4 @@ pub(crate) fn raised_by_buffer(error: rl_buffer::Error) -> PyErr {
 /// An exception for a call that does not fit.
 pub(crate) fn bad(text: impl Into<String>) -> PyErr {
     PyValueError::new_err(text.into())
-}
-
-/// Borrows the elements of an array.
-///
-/// Refuses elements that are not where their type may be, such as a field of a packed structured array.
-pub(crate) fn view<'a, T: Element, D: Dimension>(array: &'a PyReadonlyArray<'_, T, D>) -> PyResult<ArrayView<'a, T, D>> {
-    let size = size_of::<T>() as isize;
-    let mut axes = array.shape().iter().zip(array.strides());
-    let is_whole = axes.all(|(&len, stride)| len < 2 || stride % size == 0);
-    if !is_whole || !array.data().is_aligned() {
-        return Err(bad("elements of an array are not aligned; numpy.ascontiguousarray makes one of them"));
-    }
-    Ok(array.as_array())
 }

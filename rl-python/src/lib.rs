@@ -3,6 +3,7 @@
 //! It takes and gives NumPy arrays of one type each and checks lengths and numbers; `python/samebits` has the classes that users
 //! see, with the types, spaces and names of Gymnasium and Stable-Baselines3.
 
+mod array;
 mod envs;
 mod error;
 mod policy;

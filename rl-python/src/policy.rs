@@ -14,8 +14,9 @@ use rl_agents::{Acted, Acting, Choice, Scratch};
 use rl_envs::{ActionSpace, Actions, Obs, Spaces};
 use rl_runtime::checkpoint::SavedPolicy;
 
+use crate::array::view;
 use crate::envs::{describe_actions, describe_obs};
-use crate::error::{bad, raised, view};
+use crate::error::{bad, raised};
 use crate::replay::{Observed, lens};
 use crate::train::open_saved;
 

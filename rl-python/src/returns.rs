@@ -5,7 +5,8 @@ use numpy::{IntoPyArray as _, PyArray2, PyReadonlyArray2, PyUntypedArrayMethods 
 use pyo3::prelude::*;
 use rl_buffer::returns::{self, Outcomes};
 
-use crate::error::{bad, view};
+use crate::array::view;
+use crate::error::bad;
 
 /// Arrays of one shape.
 #[derive(FromPyObject)]

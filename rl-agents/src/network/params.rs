@@ -67,9 +67,9 @@ const SLICE: usize = 96;
 pub fn orthogonal(weight: &mut [f32], rows: usize, columns: usize, gain: f32, seed: u64, index: u32) {
     assert_eq!(weight.len(), rows * columns, "weight is (rows, columns)");
     let n_threads = if rows.min(columns) > FIRST { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
-    let mut normal = Normals::new(seed, index, STREAM);
+    let mut normals = Normals::new(seed, index, STREAM);
     let pool = Pool::new(n_threads).unwrap_or_default();
-    let basis = orthonormal(rows.min(columns), rows.max(columns), &mut normal, &pool);
+    let basis = orthonormal(rows.min(columns), rows.max(columns), &mut normals, &pool);
     if rows < columns {
         weight.iter_mut().zip(basis).for_each(|(to, x)| *to = gain * x as f32);
         return;

@@ -74,7 +74,7 @@ macro_rules! continuous_policy {
             }
 
             fn act_randomly_until(&mut self, steps: u64) {
-                self.random_steps = steps;
+                <$policy>::act_randomly_until(self, steps);
             }
         }
     };
@@ -169,9 +169,7 @@ impl Acted<'_> {
     }
 }
 
-/// True in the first `n` lifetime steps of an environment.
-///
-/// They are counted from 1.
+/// True in the first `n` lifetime steps of an environment, counted from 1.
 pub(crate) fn is_among_first(n: u64, step: u64) -> bool {
     step.wrapping_sub(1) < n
 }

@@ -7,9 +7,11 @@ use toml::Table;
 
 use crate::sources::worker::{EXEC, GYM};
 
-/// Settings that worker processes apply from their start.
 pub(crate) const TIME_LIMIT: &str = "env.time_limit";
 pub(crate) const ACTION_REPEAT: &str = "env.action_repeat";
+/// Settings that worker processes apply from their start.
+#[cfg(feature = "cli")]
+pub(crate) const FROM_START: [&str; 2] = [TIME_LIMIT, ACTION_REPEAT];
 
 /// Environment of a run.
 ///

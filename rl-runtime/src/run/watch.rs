@@ -1,6 +1,6 @@
 //! Episodes played before an observer, greedily and one after the other.
 //!
-//! They are the episodes that [`evaluate_policy`](crate::run::evaluation::evaluate_policy) plays with the same settings. The
+//! [`evaluate_policy`](crate::run::evaluation::evaluate_policy) plays the same episodes if it has the same settings. The
 //! observer sees every state that the policy acts on, from the start state to the one before the last step. The state in which
 //! an episode ends is not visible, because environments begin their next episode in the same step.
 

@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::cli::envs::Envs;
 use crate::config::Layers;
 use crate::config::effects::{pictures, unfit_for_conv};
+use crate::config::env::{ACTION_REPEAT, TIME_LIMIT};
 use crate::print::grouped;
 use crate::sources::catalog::keys_of;
 use crate::sources::worker::{GYM, is_one};
@@ -29,7 +30,7 @@ const LARGE_REWARD: f32 = 100.0;
 /// Settings of environments in worker processes beside those of their own.
 ///
 /// All but the first are Gymnasium's alone.
-const OF_WORKERS: [&str; 4] = ["env.kwargs", "env.path", "env.time_limit", "env.action_repeat"];
+const OF_WORKERS: [&str; 4] = ["env.kwargs", "env.path", TIME_LIMIT, ACTION_REPEAT];
 
 /// Opens an environment with settings of its own.
 fn open(name: &str, assignments: &[String], envs: &Envs) -> Result<Entry, Error> {

@@ -30,7 +30,7 @@ use crate::cli::show::recorded::{MAX_TABLE, Recorded};
 use crate::cli::signals;
 use crate::cli::trust::{Choice, hash};
 use crate::cli::verbs::plot;
-use crate::config::env::{ACTION_REPEAT, TIME_LIMIT};
+use crate::config::env::FROM_START;
 use crate::config::{self, EnvConfig, Layers, layers};
 use crate::file::{MAX_FILE, is_draft_of, own, own_dir, read_own, refused, write_own};
 use crate::run::run_dir::lock;
@@ -246,7 +246,7 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     let algo = given.text("algo")?.map_or(Ok(Algo::default()), |name| Algo::find(&name))?;
     envs.start_within(given.number("start_timeout_s"));
     let entry = &envs.open(&env, Choice::Found(&name), false, 0)?;
-    if let Some(key) = [TIME_LIMIT, ACTION_REPEAT].into_iter().find(|key| plan.settings.contains_key(*key))
+    if let Some(key) = FROM_START.into_iter().find(|key| plan.settings.contains_key(*key))
         && entry.batches().is_some()
     {
         return Err(bad(format!("sweep.settings.{key}: cannot vary; worker processes have it from their start")));

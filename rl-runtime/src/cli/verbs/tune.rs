@@ -19,7 +19,7 @@ use crate::cli::args::{parse_count, set_matrix_threads, threads};
 use crate::cli::envs::Envs;
 use crate::cli::signals;
 use crate::config::budget::{Budget, in_words};
-use crate::config::env::{ACTION_REPEAT, TIME_LIMIT};
+use crate::config::env::FROM_START;
 use crate::config::{Layers, layers};
 use crate::file::Draft;
 use crate::print::grouped;
@@ -365,16 +365,14 @@ impl Tuning<'_> {
             let _ = writeln!(text, "# {}: {gain:.2} times as fast; {cost}", layers::in_words(change));
         }
         let mut defaults = Layers::default();
-        // Worker processes have these two from their start.
-        let from_start = [TIME_LIMIT, ACTION_REPEAT];
-        for key in from_start {
+        for key in FROM_START {
             self.given.number(key).into_iter().for_each(|n| defaults.add(key, n as i64, "the command line".into()));
         }
         let defaults = defaults.resolve(self.entry, self.algo)?.settings();
         let mut table = Table::new();
         table.insert("algo".into(), algo.into());
         for (key, value) in tuned.settings() {
-            let is_given = from_start.contains(&&*key) && self.given.has(&key);
+            let is_given = FROM_START.contains(&&*key) && self.given.has(&key);
             if defaults.get(&key) == Some(&value) && key != "env.name" && !is_given {
                 continue;
             }
