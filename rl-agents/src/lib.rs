@@ -47,6 +47,7 @@ pub use algorithms::a2c::{A2c, A2cConfig};
 pub use algorithms::dqn::{Dqn, DqnConfig};
 pub use algorithms::on_policy::OnPolicy;
 pub use algorithms::ppo::{Ppo, PpoConfig};
+pub use algorithms::replayed::ReplayStorage;
 pub use algorithms::sac::{Sac, SacConfig};
 pub use algorithms::td3::{Td3, Td3Config};
 pub use algorithms::{a2c, dqn, ppo, sac, td3};

@@ -53,7 +53,7 @@ fn acting_and_minibatches_allocate_nothing() {
         let choice = Choice::Sample { seed: 0, step, first_env: 0 };
         let actions = Actions::Discrete(&mut actions[..]);
         let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values, states: &mut [] };
-        policy.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice }, acted, &mut scratch).unwrap();
+        policy.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice, envs: &[] }, acted, &mut scratch).unwrap();
     };
     act(0);
     assert_eq!(count(|| (1..100).for_each(&mut act)), 0, "acting");
@@ -65,7 +65,7 @@ fn acting_and_minibatches_allocate_nothing() {
         let choice = Choice::Sample { seed: 0, step, first_env: 0 };
         let actions = Actions::Continuous(&mut actions[..]);
         let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values, states: &mut [] };
-        gaussian.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice }, acted, &mut scratch).unwrap();
+        gaussian.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice, envs: &[] }, acted, &mut scratch).unwrap();
     };
     act(0);
     assert_eq!(count(|| (1..100).for_each(&mut act)), 0, "acting with continuous actions");

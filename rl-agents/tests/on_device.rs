@@ -59,7 +59,12 @@ fn compare_gaussian(device: &Device) {
         });
         let (seed, step, t, first_env, obs) = (0xFEDC_BA98_7654_3210, 1 << 32, 5, 70, vec![0.0; n]);
         let (mut expected, mut expected_log_probs, mut values) = (vec![0.0; n * a], vec![0.0; n], vec![0.0; n]);
-        let acting = Acting { obs: ObsSlice::F32(&obs), masks: &[], choice: Choice::Sample { seed, step: step + t, first_env } };
+        let acting = Acting {
+            obs: ObsSlice::F32(&obs),
+            masks: &[],
+            choice: Choice::Sample { seed, step: step + t, first_env },
+            envs: &[],
+        };
         let acted = Acted {
             actions: Actions::Continuous(&mut expected),
             log_probs: &mut expected_log_probs,

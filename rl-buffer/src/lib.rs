@@ -41,6 +41,8 @@ pub use pinned::{Pinned, Streamed};
 pub use replay::ReplayBuffer;
 pub use replay::batch::{Batch, DeviceBatch, TransitionSlices, TransitionViews, Transitions};
 pub use replay::device::DeviceReplay;
+pub use replay::exchange::PartMessages;
+pub use replay::part::Part;
 pub use replay::prioritized::PrioritizedReplayBuffer;
 pub use replay::sum_tree::SumTree;
 pub use replay::transition::TransitionShape;

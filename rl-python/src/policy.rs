@@ -146,7 +146,7 @@ impl Policy {
             let (mut log_probs, mut values) = (vec![0.0; n], vec![0.0; n]);
             let acted =
                 Acted { actions: actions.as_mut_slice(), log_probs: &mut log_probs, values: &mut values, states: &mut states };
-            let acting = Acting { obs, masks, choice };
+            let acting = Acting { obs, masks, choice, envs: &[] };
             saved.policy.act(acting, acted, scratch).map_err(raised)
         })?;
         let actions = match actions {

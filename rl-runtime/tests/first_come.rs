@@ -639,7 +639,7 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
                             let (mut drawn, mut log_prob) = ([0], [0.0]);
                             let choice = Choice::Sample { seed: 1, step, first_env: 0 };
                             let actions = Actions::Discrete(&mut drawn[..]);
-                            let acting = Acting { obs: ObsSlice::F32(&here), masks: &legal, choice };
+                            let acting = Acting { obs: ObsSlice::F32(&here), masks: &legal, choice, envs: &[] };
                             let acted = Acted { actions, log_probs: &mut log_prob, values: &mut value, states: &mut [] };
                             policy.act(acting, acted, &mut scratch).unwrap();
                             (drawn[0] == action).then_some(log_prob[0])
@@ -655,6 +655,40 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
             }
         }
     }
+}
+
+/// Policy that checks the environments' indices, which [`Echo`] observes.
+#[derive(Clone)]
+struct Indexing;
+
+impl Policy for Indexing {
+    fn act(&self, acting: Acting<'_>, acted: Acted<'_>, _: &mut Scratch) -> Result<(), rl_agents::Error> {
+        let ObsSlice::F32(obs) = acting.obs else { panic!("f32") };
+        assert!(obs.chunks(3).map(|row| row[0] as u32).eq(acting.envs.iter().copied()), "{obs:?} of {:?}", acting.envs);
+        let Actions::Discrete(actions) = acted.actions else { panic!("discrete") };
+        actions.fill(0);
+        Ok(())
+    }
+
+    fn values(&self, _: ObsSlice<'_>, _: &[f32], values: &mut [f32], _: &mut Scratch) -> Result<(), rl_agents::Error> {
+        values.fill(0.0);
+        Ok(())
+    }
+
+    fn weights(&self) -> Weights<'_> {
+        Weights { version: 0, params: Cow::Borrowed(&[]), obs: None }
+    }
+}
+
+#[test]
+fn the_policy_knows_whose_observations_a_batch_has() {
+    let kind = ActionSpace::Discrete { n: 3, masked: false };
+    let spaces = Spaces { obs: Space::vector(&[-10.0; 3], &[10.0; 3]), actions: kind.clone() };
+    let make: Make<Echo> = Arc::new(move |index| Ok(Echo { index, step: 0, kind: kind.clone() }));
+    let envs = BlockingEnvs::new(5, spaces, make, FaultConfig::default(), 3).unwrap();
+    let mut ready = FirstComeCollector::new(envs, 6, FirstComeConfig::default()).unwrap();
+    let (mut filled, track) = (filled(ready.shape(6)), Profile::new(false).track("test"));
+    (0..20).for_each(|learnt| ready.collect(&Indexing, learnt, &mut filled, &track).unwrap());
 }
 
 #[test]

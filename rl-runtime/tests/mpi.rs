@@ -162,6 +162,30 @@ fn continuous_actions_and_normalization_are_the_same_on_any_number_of_ranks() {
 }
 
 #[test]
+fn ranks_that_keep_a_part_of_the_replay_memory_each_leave_the_files_of_one_with_all() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (env, algo, settings) in [
+        ("cartpole", DQN, ["dqn.save_replay=false", "dqn.prioritized=true"]),
+        ("snake", DQN, ["dqn.save_replay=false", "env.frame_stack=3"]),
+        ("pendulum", SAC, ["sac.save_replay=false", "sac.n_steps=3"]),
+    ] {
+        let of = |n_ranks: usize| {
+            let run = dir.path().join(format!("{env}-{n_ranks}"));
+            let settings = ["--set", "shard_replay=true", "--set", settings[0], "--set", settings[1]];
+            train(n_ranks, &[&[env, "--steps", "576", "--run-dir", text(&run)], SMALL, algo, &settings].concat());
+            learnt(&run)
+        };
+        let alone = of(1);
+        for n_ranks in [2, 3] {
+            assert!(of(n_ranks) == alone, "{env}, {n_ranks} ranks");
+        }
+    }
+}
+
+#[test]
 fn a_run_that_is_resumed_with_other_numbers_of_ranks_is_one_that_never_stopped() {
     if !has_mpi() {
         return;

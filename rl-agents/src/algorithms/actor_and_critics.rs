@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use candle_core::{Tensor, Var};
-use rl_buffer::{Batch, Memory, Rollout};
+use rl_buffer::{Batch, Rollout};
 use rl_envs::{ActionSpace, Pool, Purpose, Space, rng};
 
 use crate::agent::OnDevice;
 use crate::algorithms::critics::{CriticSettings, Critics, LoadedCritics, moments, parts};
-use crate::algorithms::replayed::{Experience, Learns, ReplaySettings, learn_from, optimizer, step};
+use crate::algorithms::replayed::{Experience, Learns, ReplaySettings, ReplayStorage, learn_from, optimizer, step};
 use crate::device::replayed::actor_critics::{DeviceUpdates, at_critics};
 use crate::kernel::gradient::Slices;
 use crate::learner::descent::StepSums;
@@ -82,11 +82,11 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
         obs: &Space,
         actions: &ActionSpace,
         n_envs: usize,
-        memory: &Arc<dyn Memory>,
+        storage: &ReplayStorage,
     ) -> Result<Self, Error> {
         let CriticSettings { rule, batch_size, seed, .. } = *critics;
         let critics = Critics::new(obs, actions, policy.net(), critics)?;
-        let (experience, batch) = Experience::new(replay, obs, actions, n_envs, seed, memory)?;
+        let (experience, batch) = Experience::new(replay, obs, actions, n_envs, seed, storage)?;
         let columns = || vec![0.0; batch_size * actions.len()];
         Ok(Self {
             critics,

@@ -22,7 +22,7 @@ use rl_envs::{ActionSpace, Pool, Space};
 
 use crate::agent::{Divergence, NamedTensor, Observed, OnDevice, Replays, Shareable};
 use crate::algorithms::replayed::{
-    Experience, Learns, Priorities, ReplaySettings, follow, learn_from, optimizer, replay_settings, step, tensors,
+    Experience, Learns, Priorities, ReplaySettings, ReplayStorage, follow, learn_from, optimizer, replay_settings, step, tensors,
 };
 use crate::device::replayed::dqn::DeviceDqn;
 use crate::device::replayed::minibatches::Repeated;
@@ -298,10 +298,10 @@ impl Dqn {
         n_envs: usize,
         seed: u64,
     ) -> Result<Self, Error> {
-        Self::new_in(network, config, obs, actions, n_envs, seed, &<dyn rl_buffer::Memory>::host())
+        Self::new_in(network, config, obs, actions, n_envs, seed, &ReplayStorage::default())
     }
 
-    /// Creates an agent whose replay memory is of the given kind.
+    /// Creates an agent whose replay memory is in this storage.
     ///
     /// # Errors
     /// Those of [`Dqn::new`].
@@ -312,7 +312,7 @@ impl Dqn {
         actions: &ActionSpace,
         n_envs: usize,
         seed: u64,
-        replay: &Arc<dyn rl_buffer::Memory>,
+        replay: &ReplayStorage,
     ) -> Result<Self, Error> {
         config.check()?;
         if config.dueling != network.is_dueling() {
@@ -748,6 +748,7 @@ impl Shareable for Dqn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ranks::tests::{Counted, on_ranks};
     use crate::{Acted, Acting, Choice, Collector, NetConfig, Precision};
     use rl_buffer::ObsSlice;
     use rl_envs::cartpole::CartPole;
@@ -920,6 +921,49 @@ mod tests {
     }
 
     #[test]
+    fn ranks_with_a_part_of_the_transitions_each_learn_as_one_with_all() {
+        let pool = Pool::new(1).unwrap();
+        let env = FrameStack::new(Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 }), 3);
+        for (stacked, prioritized) in [(false, false), (false, true), (true, false), (true, true)] {
+            let learnt = |ranks: Option<Arc<dyn Ranks>>| {
+                let mut collector = Collector::new(4, &env, &pool, 1).unwrap();
+                let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
+                let obs = if stacked { obs } else { Space::bytes(obs.shape(), 255, obs.scale()) };
+                let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 5).unwrap();
+                let config = DqnConfig {
+                    learning_starts: 40,
+                    buffer_size: 200,
+                    batch_size: 128,
+                    prioritized,
+                    n_steps: 2,
+                    ..DqnConfig::default()
+                };
+                let counted = ranks.clone().map(|ranks| Arc::new(Counted::new(ranks)));
+                let storage = ReplayStorage { ranks: counted.clone().map(|ranks| ranks as _), ..ReplayStorage::default() };
+                let mut agent = Dqn::new_in(network, config, &obs, &actions, 4, 7, &storage).unwrap();
+                ranks.into_iter().for_each(|ranks| agent.share(ranks));
+                let mut rollout = collector.rollout(20).unwrap();
+                for _ in 0..5 {
+                    collector.collect(agent.acting(1.0), &mut rollout).unwrap();
+                    agent.update(&rollout, 0.5, &pool).unwrap();
+                }
+                let shape = agent.experience.transitions().shape();
+                // Two stacks of frames, or a row: two observations, action, reward, discount, mask.
+                let mask = if actions.masked() { actions.len() } else { 0 };
+                let bytes = 2 * shape.obs_len + if stacked { 0 } else { 4 * (3 + mask.div_ceil(4)) };
+                let exchanged = 128 * bytes * agent.experience.updates() as usize;
+                (agent.network.params().to_vec(), exchanged, counted.map_or(0, |ranks| ranks.received()))
+            };
+            let (alone, exchanged, _) = learnt(None);
+            for n_ranks in [2, 3] {
+                let shared = on_ranks(n_ranks, |ranks| learnt(Some(ranks)));
+                assert!(shared.iter().all(|(params, ..)| *params == alone), "stacked {stacked}, prioritized {prioritized}");
+                assert_eq!(shared.iter().map(|(.., received)| received).sum::<usize>(), (n_ranks - 1) * exchanged);
+            }
+        }
+    }
+
+    #[test]
     fn the_kernel_s_gradient_is_candle_s() {
         for dueling in [false, true] {
             for double in [false, true] {
@@ -1069,7 +1113,7 @@ mod tests {
                 let (log_probs, values) = rest.split_at_mut(4);
                 let obs = ObsSlice::F32(&[0.1, 0.2, -0.5, 0.3, 0.9, -0.9, 0.0, 1.0]);
                 let acted = Acted { actions: rl_envs::Actions::Discrete(&mut actions[..]), log_probs, values, states: &mut [] };
-                policy.act(Acting { obs, masks: &[], choice }, acted, &mut scratch).unwrap();
+                policy.act(Acting { obs, masks: &[], choice, envs: &[] }, acted, &mut scratch).unwrap();
                 actions.to_vec()
             };
             let greedy = act(Choice::Greedy);

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use rl_buffer::{
-    ActionSlice, Batch, Memory, ObsRows, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout, StepSlices, TransitionShape,
+    ActionSlice, Batch, Memory, ObsRows, ObsSlice, Part, PartMessages, PrioritizedReplayBuffer, ReplayBuffer, Rollout,
+    StepSlices, TransitionShape,
 };
 use rl_envs::{ActionSpace, Pool, Purpose, Rng, Space, either, visit};
 
@@ -20,6 +21,7 @@ use crate::learner::descent::check_continues;
 use crate::learner::optim::{CHUNK, Optimizer, Rule, StepCount};
 use crate::policy::network::Network;
 use crate::probe::{self, Probe, Stage, Threads};
+use crate::ranks::Ranks;
 use crate::{Counters, Error, Snapshot, UpdateEvent, Watch};
 
 /// Constant added to errors, so that every transition can be replayed.
@@ -105,6 +107,24 @@ macro_rules! replay_settings {
 }
 pub(crate) use replay_settings;
 
+/// Where a replay memory keeps its transitions.
+#[derive(Clone)]
+pub struct ReplayStorage {
+    /// Memory of the transitions.
+    pub memory: Arc<dyn Memory>,
+    /// Ranks that keep a part of the transitions each.
+    ///
+    /// They are those of [`Shareable::share`](crate::agent::Shareable::share), and exchange the transitions of every minibatch.
+    /// `None`: all transitions are kept here.
+    pub ranks: Option<Arc<dyn Ranks>>,
+}
+
+impl Default for ReplayStorage {
+    fn default() -> Self {
+        Self { memory: <dyn Memory>::host(), ranks: None }
+    }
+}
+
 /// A replay memory.
 enum Replay {
     Uniform(ReplayBuffer),
@@ -119,6 +139,15 @@ macro_rules! with {
             Replay::Prioritized($each) => $body,
         }
     };
+}
+
+impl Replay {
+    fn transitions(&self) -> &ReplayBuffer {
+        match self {
+            Self::Uniform(replay) => replay,
+            Self::Prioritized(replay) => replay.replay(),
+        }
+    }
 }
 
 /// Transitions, with the counters of the updates from them.
@@ -141,6 +170,8 @@ pub(crate) struct Experience {
     n_discrete: Option<usize>,
     pub(crate) probe: Option<Probe>,
     watch: Option<Watch>,
+    /// Ranks that keep the other parts of the transitions, with reused messages.
+    others: Option<(Arc<dyn Ranks>, PartMessages)>,
     /// Number of times that all transitions were replaced.
     generation: u64,
 }
@@ -219,15 +250,16 @@ impl Experience {
         actions: &ActionSpace,
         n_envs: usize,
         seed: u64,
-        memory: &Arc<dyn Memory>,
+        ReplayStorage { memory, ranks }: &ReplayStorage,
     ) -> Result<(Self, Batch), Error> {
+        let part = ranks.as_ref().map_or_else(Part::default, |ranks| Part::new(ranks.rank(), ranks.n_ranks()));
         let shape = TransitionShape::new(n_envs, obs, actions, settings.n_steps, settings.gamma);
         let replay = match settings.priorities {
             Some(Priorities { alpha, .. }) => {
                 let (capacity, epsilon) = (settings.capacity, PRIORITY_EPSILON);
-                Replay::Prioritized(PrioritizedReplayBuffer::new_in(shape, capacity, alpha, epsilon, memory)?)
+                Replay::Prioritized(PrioritizedReplayBuffer::part_in(shape, capacity, alpha, epsilon, part, memory)?)
             }
-            None => Replay::Uniform(ReplayBuffer::new_in(shape, settings.capacity, memory)?),
+            None => Replay::Uniform(ReplayBuffer::part_in(shape, settings.capacity, part, memory)?),
         };
         let masked = matches!(actions, ActionSpace::Discrete { masked: true, .. });
         let experience = Self {
@@ -245,6 +277,7 @@ impl Experience {
             n_discrete: actions.n_discrete().map(|n| n as usize),
             probe: None,
             watch: None,
+            others: ranks.clone().map(|ranks| (ranks, PartMessages::default())),
             generation: 0,
         };
         Ok((experience, Batch::new(&shape, settings.batch_size)?))
@@ -252,10 +285,12 @@ impl Experience {
 
     /// Returns the transitions.
     pub(crate) fn transitions(&self) -> &ReplayBuffer {
-        match &self.replay {
-            Replay::Uniform(replay) => replay,
-            Replay::Prioritized(replay) => replay.replay(),
-        }
+        self.replay.transitions()
+    }
+
+    /// True if other ranks keep a part of the transitions.
+    pub(crate) fn is_part(&self) -> bool {
+        self.others.is_some()
     }
 
     /// Returns the number of times that all transitions were replaced.
@@ -330,21 +365,28 @@ impl Experience {
 
     /// Draws the next minibatch, after the fraction `done` of training.
     ///
-    /// With `rows_alone`, a copy of the replay memory elsewhere has the transitions.
+    /// With `rows_alone`, a copy of the replay memory elsewhere has the transitions. With other ranks, blocks until all draw.
     ///
     /// # Errors
-    /// [`Error::Buffer`].
+    /// [`Error::Buffer`]; [`Error::PeerEnded`] if another rank will not draw.
     pub(crate) fn draw(&mut self, done: f32, batch: &mut Batch, rows_alone: bool) -> Result<(), Error> {
         let mut rng = Rng::new(self.seed, 0, self.updates, Purpose::Replay);
         self.updates += 1;
-        let Self { words, replay, settings, .. } = self;
+        let Self { words, replay, settings, others, .. } = self;
         words.iter_mut().for_each(|word| *word = rng.next_u32());
         let beta = settings.priorities.map_or(1.0, |Priorities { beta, .. }| beta + done * (1.0 - beta));
-        match (replay, rows_alone) {
+        match (&*replay, rows_alone || others.is_some()) {
             (Replay::Uniform(replay), false) => replay.sample(words, batch)?,
             (Replay::Uniform(replay), true) => replay.draw(words, batch)?,
             (Replay::Prioritized(replay), false) => replay.sample(words, beta, batch)?,
             (Replay::Prioritized(replay), true) => replay.draw(words, beta, batch)?,
+        }
+        if let Some((ranks, messages)) = others {
+            let transitions = replay.transitions();
+            transitions.write_part(batch, messages);
+            messages.all.resize(messages.lens.iter().sum(), 0);
+            ranks.all_gather(&messages.own, &messages.lens, &mut messages.all)?;
+            transitions.read_parts(batch, messages);
         }
         probe::report(self.probe.as_ref(), Stage::Drawing);
         Ok(())

@@ -19,7 +19,7 @@ use rl_envs::{ActionSpace, Pool, Space, math};
 use crate::agent::{Observed, OnDevice, Replays, Shareable};
 use crate::algorithms::actor_and_critics::{ActorAndCritics, Continuous, STEPS};
 use crate::algorithms::critics::{CriticSettings, array, counts, moments};
-use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, replay_settings};
+use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, ReplayStorage, replay_settings};
 use crate::device::replayed::actor_critics::DeviceUpdates;
 use crate::device::replayed::sac::DeviceSac;
 use crate::kernel::tile::{Tile, TileLoss};
@@ -205,10 +205,10 @@ impl Sac {
         n_envs: usize,
         seed: u64,
     ) -> Result<Self, Error> {
-        Self::new_in(policy, config, obs, actions, n_envs, seed, &<dyn rl_buffer::Memory>::host())
+        Self::new_in(policy, config, obs, actions, n_envs, seed, &ReplayStorage::default())
     }
 
-    /// Creates an agent whose replay memory is of the given kind.
+    /// Creates an agent whose replay memory is in this storage.
     ///
     /// # Errors
     /// Those of [`Sac::new`].
@@ -219,7 +219,7 @@ impl Sac {
         actions: &ActionSpace,
         n_envs: usize,
         seed: u64,
-        replay: &Arc<dyn rl_buffer::Memory>,
+        replay: &ReplayStorage,
     ) -> Result<Self, Error> {
         config.check()?;
         SquashedGaussian::check(obs, actions, policy.net())?;

@@ -19,7 +19,7 @@ use rl_envs::{ActionSpace, Pool, Space};
 use crate::agent::{Observed, OnDevice, Replays, Shareable};
 use crate::algorithms::actor_and_critics::{ActorAndCritics, Continuous, STEPS};
 use crate::algorithms::critics::{CriticSettings, array, counts};
-use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, follow, replay_settings};
+use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings, ReplayStorage, follow, replay_settings};
 use crate::device::replayed::actor_critics::DeviceUpdates;
 use crate::device::replayed::td3::DeviceTd3;
 use crate::kernel::tile::{Tile, TileLoss};
@@ -151,10 +151,10 @@ impl Td3 {
         n_envs: usize,
         seed: u64,
     ) -> Result<Self, Error> {
-        Self::new_in(policy, config, obs, actions, n_envs, seed, &<dyn rl_buffer::Memory>::host())
+        Self::new_in(policy, config, obs, actions, n_envs, seed, &ReplayStorage::default())
     }
 
-    /// Creates an agent whose replay memory is of the given kind.
+    /// Creates an agent whose replay memory is in this storage.
     ///
     /// # Errors
     /// Those of [`Td3::new`].
@@ -165,7 +165,7 @@ impl Td3 {
         actions: &ActionSpace,
         n_envs: usize,
         seed: u64,
-        replay: &Arc<dyn rl_buffer::Memory>,
+        replay: &ReplayStorage,
     ) -> Result<Self, Error> {
         config.check()?;
         DeterministicPolicy::check(obs, actions, policy.net())?;

@@ -102,7 +102,7 @@ pub fn evaluate_with(
             values: &mut values,
             states: memory.states_mut(),
         };
-        policy.act(Acting { obs: steps.obs.as_slice(), masks, choice }, acted, &mut scratch)?;
+        policy.act(Acting { obs: steps.obs.as_slice(), masks, choice, envs: &[] }, acted, &mut scratch)?;
         let columns = clipped.clip(steps.view_mut());
         guarded(envs, step, |envs| envs.step_into(columns))?;
         while let Some(&(i, _)) = envs.faults().first() {

@@ -257,7 +257,7 @@ impl Slice {
             let values = if apart { &mut [] } else { values };
             let begin = (self.clock)();
             let acted = Acted { actions, log_probs, values, states: self.memory.acting() };
-            policy.act(Acting { obs, masks, choice }, acted, &mut actor.scratch)?;
+            policy.act(Acting { obs, masks, choice, envs: &[] }, acted, &mut actor.scratch)?;
             self.acted += (self.clock)() - begin;
             let step = self.clipped.clip(columns.step(t));
             let stepped = || guarded(&mut *self.envs, actor.step, |envs| envs.step_into(step));
@@ -472,7 +472,7 @@ impl Slice {
         let values = if apart { &mut [] } else { &mut values[i..=i] };
         let states = self.memory.state_mut(i);
         let acted = Acted { actions, log_probs: &mut log_probs[i..=i], values, states };
-        policy.act(Acting { obs: obs.row(i, self.bounds.d), masks, choice }, acted, scratch)?;
+        policy.act(Acting { obs: obs.row(i, self.bounds.d), masks, choice, envs: &[] }, acted, scratch)?;
         let one = self.clipped.clip(columns.step(t).env(i));
         guarded(&mut *self.envs, step, |envs| envs.repeat_step(i, one))?;
         self.raw_rewards[i] = columns.steps.rewards[[t, i]];

@@ -480,7 +480,7 @@ mod tests {
             let values = policies.map(|policy| {
                 let (mut actions, mut log_probs, mut values) = ([0; 40], [0.0; 40], [0.0; 40]);
                 let actions = Actions::Discrete(&mut actions[..]);
-                let acting = Acting { obs: rollout.obs_rows(0..40), masks: &[], choice: Choice::Greedy };
+                let acting = Acting { obs: rollout.obs_rows(0..40), masks: &[], choice: Choice::Greedy, envs: &[] };
                 let acted = Acted { actions, log_probs: &mut log_probs, values: &mut values, states: &mut [] };
                 policy.act(acting, acted, &mut Scratch::default()).unwrap();
                 values

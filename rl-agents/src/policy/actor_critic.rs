@@ -218,7 +218,7 @@ impl ActorCritic {
 
     fn act_discrete(
         &self,
-        Acting { obs, masks, choice }: Acting<'_>,
+        Acting { obs, masks, choice, .. }: Acting<'_>,
         heads: &[usize],
         TileScratch { workspace, outputs, row, .. }: &mut TileScratch,
         actions: &mut [u32],

@@ -251,7 +251,7 @@ mod tests {
         let (mut actions, mut log_probs, mut values) = (vec![0.0; n], vec![1.0; n], vec![1.0; n]);
         let acted = Acted { actions: Actions::Continuous(&mut actions), log_probs: &mut log_probs, values: &mut values, states };
         let obs = vec![0.3; 2 * n];
-        policy.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice }, acted, &mut Scratch::default()).unwrap();
+        policy.act(Acting { obs: ObsSlice::F32(&obs), masks: &[], choice, envs: &[] }, acted, &mut Scratch::default()).unwrap();
         assert!(log_probs.iter().chain(&values).all(|&x| x == 0.0));
         actions.iter().map(|&action| to_unit(policy.bounds[0], action)).collect()
     }

@@ -130,6 +130,10 @@ pub struct Acting<'a> {
     pub masks: &'a [u8],
     /// Rule that selects actions.
     pub choice: Choice,
+    /// Indices of the environments (N), for exploration that differs.
+    ///
+    /// Empty if they are consecutive, from the first of the choice on.
+    pub envs: &'a [u32],
 }
 
 /// Rows that a policy writes when it acts.

@@ -277,7 +277,7 @@ impl Policy for QNetwork {
     /// An action is random if word 0 of block 0 of the environment's stream [`Purpose::Policy`] at this step, as a uniform
     /// number, is below epsilon; word 1 selects it.
     fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
-        let (Acting { obs, masks, choice }, Acted { actions, log_probs, values, states: _ }) = (acting, acted);
+        let (Acting { obs, masks, choice, envs }, Acted { actions, log_probs, values, states: _ }) = (acting, acted);
         let Actions::Discrete(actions) = actions else { return Err(Error::ActionKind) };
         let a = self.n_actions;
         log_probs.fill(0.0);
@@ -290,7 +290,8 @@ impl Policy for QNetwork {
                 if let Choice::Sample { seed, step, first_env } = choice {
                     let env_idx = first_env + i as u32;
                     let words = rng::block(seed, env_idx, step, Purpose::Policy, 0);
-                    if rng::uniform(words[0]) < self.epsilon_of(env_idx, step) {
+                    let explorer = envs.get(i).copied().unwrap_or(env_idx);
+                    if rng::uniform(words[0]) < self.epsilon_of(explorer, step) {
                         actions[i] = uniform_legal(words[1], a as u32, mask);
                     }
                 }
@@ -352,6 +353,26 @@ mod tests {
         let all = epsilons(0);
         assert_eq!(all[4..], epsilons(4));
         assert!((all[0] - 0.5).abs() < 1e-6 && (all[5] - 0.5f32.powi(8)).abs() < 1e-6, "{all:?}");
+    }
+
+    #[test]
+    fn exploration_is_that_of_the_environment_that_a_row_belongs_to() {
+        let (space, actions) = (Space::vector(&[-1.0], &[1.0]), ActionSpace::Discrete { n: 4, masked: false });
+        let mut network = QNetwork::new(&space, &actions, &NetConfig::default(), false, 5).unwrap();
+        network.explore(0.9, 100.0, 2, 0);
+        // Environment 1 never explores.
+        let act = |choice, envs: &[u32]| {
+            let (mut actions, mut log_probs, mut values) = ([0; 64], [0.0; 64], [0.0; 64]);
+            let acting = Acting { obs: ObsSlice::F32(&[0.5; 64]), masks: &[], choice, envs };
+            let out = Actions::Discrete(&mut actions[..]);
+            let acted = Acted { actions: out, log_probs: &mut log_probs, values: &mut values, states: &mut [] };
+            network.act(acting, acted, &mut Scratch::default()).unwrap();
+            actions
+        };
+        let (greedy, sample) = (act(Choice::Greedy, &[]), Choice::Sample { seed: 3, step: 9, first_env: 0 });
+        assert_eq!(act(sample, &[1; 64]), greedy);
+        let explored = act(sample, &[0; 64]).iter().zip(greedy).filter(|(a, b)| **a != *b).count();
+        assert!((30..60).contains(&explored), "{explored}");
     }
 
     #[test]

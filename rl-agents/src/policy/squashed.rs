@@ -380,7 +380,11 @@ mod tests {
                 states: &mut [],
             };
             policy
-                .act(Acting { obs: ObsSlice::F32(&vec![0.3; 2 * n]), masks: &[], choice }, acted, &mut Scratch::default())
+                .act(
+                    Acting { obs: ObsSlice::F32(&vec![0.3; 2 * n]), masks: &[], choice, envs: &[] },
+                    acted,
+                    &mut Scratch::default(),
+                )
                 .unwrap();
             [0, 1].map(|j| {
                 let of = || drawn.iter().skip(j).step_by(2).copied();

@@ -194,7 +194,7 @@ pub(crate) fn originals(case: &Case, seen: &Seen, n: usize, choice: Choice) -> O
             Choice::Sample { seed, step, first_env } => Choice::Sample { seed, step, first_env: first_env + first as u32 },
             Choice::Greedy => choice,
         };
-        let acting = Acting { obs, masks: &seen.masks[rows.start * n_masks..rows.end * n_masks], choice };
+        let acting = Acting { obs, masks: &seen.masks[rows.start * n_masks..rows.end * n_masks], choice, envs: &[] };
         let (log_probs, values) = (&mut log_probs[rows.clone()], &mut values[rows]);
         policy.act(acting, Acted { actions, log_probs, values, states: &mut state }, &mut scratch).unwrap();
     }

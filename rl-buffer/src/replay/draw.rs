@@ -146,23 +146,27 @@ impl ReplayBuffer {
     }
 
     /// Copies the transitions at the batch's indices, which must be held.
+    ///
+    /// # Panics
+    /// If other parts of the memory have some of them.
     pub(crate) fn gather(&self, batch: &mut Batch) {
+        assert!(self.part.is_whole(), "a batch of a part is put together by messages");
         batch.drawn_at = self.added;
         let mut batch = batch.columns_mut();
-        let all = self.words();
-        with_obs_len!(self.gather_words(all, &mut batch));
+        let (all, indices) = (self.words(), std::mem::take(&mut batch.indices));
+        with_obs_len!(self.gather_words(all, indices, &mut batch));
         let (ObsSliceMut::U8(obs), ObsSliceMut::U8(next_obs)) = (batch.obs, batch.next_obs) else { return };
         if let Some(frames) = &self.frames {
             let (d, k) = (self.shape.obs_len, self.row.obs);
             let stacks = obs.chunks_exact_mut(d).zip(next_obs.chunks_exact_mut(d));
-            for (&index, (obs, next_obs)) in batch.indices.iter().zip(stacks) {
+            for (&index, (obs, next_obs)) in indices.iter().zip(stacks) {
                 let words = &all[index as usize * self.row.len..][..2 * k];
                 frames.copy(&words[..k], obs);
                 frames.copy(&words[k..], next_obs);
             }
         } else {
             let (d, all) = (self.row.bytes, self.obs_bytes());
-            for (i, &index) in batch.indices.iter().enumerate() {
+            for (i, &index) in indices.iter().enumerate() {
                 let bytes = &all[index as usize * 2 * d..][..2 * d];
                 obs[i * d..][..d].copy_from_slice(&bytes[..d]);
                 next_obs[i * d..][..d].copy_from_slice(&bytes[d..]);
@@ -170,14 +174,15 @@ impl ReplayBuffer {
         }
     }
 
-    fn gather_words<const D: usize>(&self, all: &[u32], batch: &mut TransitionSlicesMut<'_>) {
+    /// Copies rows of words, `all`, at `indices` to a batch.
+    pub(crate) fn gather_words<const D: usize>(&self, all: &[u32], indices: &[u32], batch: &mut TransitionSlicesMut<'_>) {
         let row = self.row;
         let d = if D == 0 { row.obs } else { D };
         let a = row.reward - row.action;
         let chunk = (AHEAD / row.len).clamp(1, 128);
-        for start in (0..batch.indices.len()).step_by(chunk) {
-            let end = (start + chunk).min(batch.indices.len());
-            let indices = &batch.indices[start..end];
+        for start in (0..indices.len()).step_by(chunk) {
+            let end = (start + chunk).min(indices.len());
+            let indices = &indices[start..end];
             self.touch(all, indices);
             let rows = indices.iter().map(|&index| &all[index as usize * row.len..][..row.len]);
             if let (ObsSliceMut::F32(obs), ObsSliceMut::F32(next_obs)) = (&mut batch.obs, &mut batch.next_obs) {

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::memory::filled;
+use crate::replay::part::Part;
 use crate::rollout::returns::goes_on;
 use crate::slab::{Layout, Memory, Slab, Span};
 use crate::{Error, ObsSlice, StepSlices, TransitionShape};
@@ -28,13 +29,18 @@ pub(crate) struct Frames {
     /// Number of frames k in an observation.
     k: usize,
     /// Length of a frame in bytes.
-    len: usize,
+    pub(crate) len: usize,
     /// Number of steps that a transition may look back for its frames.
     steps_back: usize,
     /// One column of frames, (places, `len`).
     slab: Slab,
     frames: Span<u8>,
+    /// Number of frames that there is room for, in all parts together.
     pub(crate) places: usize,
+    /// Places of the frames that are stored here.
+    own: std::ops::Range<usize>,
+    /// Current observations, (N, k `len`); empty if all frames are here.
+    stacks: Vec<u8>,
     /// Total number of frames added.
     pub(crate) pushed: u64,
     /// Frame indices of the next observations, (N, k).
@@ -64,10 +70,13 @@ impl Frames {
         (capacity as u128 + capacity as u128 / 8).saturating_add(slack)
     }
 
+    /// Bytes per transition of what all parts store.
+    pub(crate) const PLACE_BYTES: u128 = 8;
+
     /// Bytes per transition.
     pub(crate) fn bytes_each(shape: &TransitionShape) -> u128 {
         let len = (shape.obs_len / shape.stack) as u128;
-        len + len.div_ceil(8) + 8
+        len + len.div_ceil(8) + Self::PLACE_BYTES
     }
 
     /// Bytes that do not depend on the capacity.
@@ -83,14 +92,15 @@ impl Frames {
         Self::places(shape, capacity).saturating_mul((shape.obs_len / shape.stack) as u128)
     }
 
-    pub(crate) fn new(shape: &TransitionShape, capacity: usize, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
+    pub(crate) fn new(shape: &TransitionShape, capacity: usize, part: Part, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
         let places = Self::places(shape, capacity);
         if places > MAX_PLACES {
             return Err(Error::Capacity { capacity, max: (MAX_PLACES * 8 / 9) as usize });
         }
         let (places, len, n) = (places as usize, shape.obs_len / shape.stack, shape.n_envs * shape.stack);
+        let own = part.of(places);
         let mut layout = Layout::default();
-        let frames = layout.push::<u8>(places, len);
+        let frames = layout.push::<u8>(own.len(), len);
         Ok(Self {
             k: shape.stack,
             len,
@@ -98,6 +108,8 @@ impl Frames {
             slab: Slab::new(&layout, memory)?,
             frames,
             places,
+            own,
+            stacks: filled(if part.is_whole() { 0 } else { n * len }, 0)?,
             pushed: 0,
             current: filled(n, 0)?,
             known: filled(shape.n_envs, 0)?,
@@ -117,12 +129,12 @@ impl Frames {
         usize::try_from(self.pushed).map_or(self.places, |pushed| pushed.min(self.places)) * self.len
     }
 
-    /// Returns all frames, (places, `len`).
+    /// Returns the frames that are stored here, (places, `len`).
     pub(crate) fn data(&self) -> &[u8] {
         self.slab.get(self.frames)
     }
 
-    /// Returns all frames for writing.
+    /// Returns them for writing.
     pub(crate) fn data_mut(&mut self) -> &mut [u8] {
         self.slab.get_mut(self.frames)
     }
@@ -133,8 +145,10 @@ impl Frames {
 
     fn push(&mut self, frame: &[u8]) -> u32 {
         let place = (self.pushed % self.places as u64) as usize;
-        let len = self.len;
-        self.data_mut()[place * len..][..len].copy_from_slice(frame);
+        if self.own.contains(&place) {
+            let (len, at) = (self.len, place - self.own.start);
+            self.data_mut()[at * len..][..len].copy_from_slice(frame);
+        }
         self.pushed += 1;
         place as u32
     }
@@ -157,6 +171,14 @@ impl Frames {
         }
     }
 
+    /// True if an environment's current observation, with these frames, is `stack`.
+    fn shows(&self, env: usize, stack: &[u8], places: &[u32]) -> bool {
+        match self.stacks.chunks_exact(stack.len()).nth(env) {
+            Some(current) => current == stack,
+            None => stack.chunks_exact(self.len).zip(places).all(|(frame, &place)| *frame == *self.frame(place)),
+        }
+    }
+
     /// Adds the frames of a step, and calls `then` with their indices in place of them.
     ///
     /// Indices are passed as the bits of numbers.
@@ -175,8 +197,7 @@ impl Frames {
         let [mut before, mut next_obs, mut final_obs] = std::mem::take(&mut self.step);
         for (env, places) in current.chunks_exact_mut(k).enumerate() {
             let stack = bytes_row(obs, env, d);
-            let is_there = stack.chunks_exact(self.len).zip(&*places).all(|(frame, &place)| *frame == *self.frame(place));
-            if self.known[env] == 0 || !is_there {
+            if self.known[env] == 0 || !self.shows(env, stack, places) {
                 self.push_stack(stack, places);
                 self.known[env] = 1;
             }
@@ -189,6 +210,9 @@ impl Frames {
                 self.push_stack(bytes_row(step.obs, env, d), places);
             }
             numbers(&mut next_obs[env * k..][..k], places);
+            if let Some(stack) = self.stacks.chunks_exact_mut(d).nth(env) {
+                stack.copy_from_slice(bytes_row(step.obs, env, d));
+            }
         }
         let (obs, final_rows) = (ObsSlice::F32(&next_obs), ObsSlice::F32(&final_obs));
         let result = then(ObsSlice::F32(&before), &StepSlices { obs, final_obs: final_rows, ..*step });

@@ -18,7 +18,9 @@
 pub(crate) mod batch;
 pub(crate) mod device;
 mod draw;
+pub(crate) mod exchange;
 pub(crate) mod frames;
+pub(crate) mod part;
 pub(crate) mod prioritized;
 mod row;
 pub(crate) mod snapshot;
@@ -30,6 +32,7 @@ use std::sync::Arc;
 
 use crate::memory::check_against;
 use crate::replay::frames::Frames;
+use crate::replay::part::Part;
 use crate::replay::row::{Row, store, store_mask, with_obs_len};
 use crate::replay::transition::{Windows, assert_shape, next};
 use crate::rollout::returns::{discount, goes_on, has_future};
@@ -69,10 +72,13 @@ pub struct ReplayBuffer {
     shape: TransitionShape,
     capacity: usize,
     row: Row,
+    part: Part,
+    /// Indices of the rows that are stored here: all, unless other parts have some.
+    own: Range<usize>,
     slab: Slab,
-    /// Rows of words, (C, `row.len`).
+    /// Rows of words, (C, `row.len`) of the whole.
     word_rows: Span<u32>,
-    /// Rows of byte observations, (C, 2 D).
+    /// Rows of byte observations, (C, 2 D) of the whole.
     byte_rows: Span<u8>,
     /// Total number of transitions added.
     pub(crate) added: u64,
@@ -109,15 +115,23 @@ impl ReplayBuffer {
     /// # Errors
     /// The errors of [`ReplayBuffer::new`], or [`Error::Block`] if the memory does not keep its promise.
     pub fn new_in(shape: TransitionShape, capacity: usize, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
-        Self::with_more(shape, capacity, 0, 0, memory)
+        Self::with_more(shape, capacity, Part::default(), [0; 2], memory)
+    }
+
+    /// Creates an empty buffer that stores one part of the transitions.
+    ///
+    /// # Errors
+    /// Those of [`ReplayBuffer::new_in`].
+    pub fn part_in(shape: TransitionShape, capacity: usize, part: Part, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
+        Self::with_more(shape, capacity, part, [0; 2], memory)
     }
 
     /// Creates a buffer that leaves room for other memory, per transition and in total.
     pub(crate) fn with_more(
         shape: TransitionShape,
         capacity: usize,
-        each: u128,
-        fixed: u128,
+        part: Part,
+        [each, fixed]: [u128; 2],
         memory: &Arc<dyn Memory>,
     ) -> Result<Self, Error> {
         shape.check()?;
@@ -130,22 +144,28 @@ impl ReplayBuffer {
         let (stored, stacked) = (shape.stored(), shape.stack > 1);
         let windows = if shape.n_step > 1 { Windows::bytes(&stored) } else { 0 };
         let frames = if stacked { Frames::bytes_fixed(&shape) } else { 0 };
-        let fixed = windows.saturating_add(frames).saturating_add(fixed);
-        check_against(capacity, Self::bytes_each(&shape) + each, fixed, memory.available())?;
+        let stacks = if stacked && !part.is_whole() { (shape.n_envs as u128).saturating_mul(shape.obs_len as u128) } else { 0 };
+        let fixed = windows.saturating_add(frames).saturating_add(stacks).saturating_add(fixed);
+        let shared = Self::shared_bytes_each(&shape);
+        let of_part = Self::bytes_each(&shape) - shared + shared.div_ceil(part.n_parts() as u128);
+        check_against(capacity, of_part + each, fixed, memory.available())?;
         let row = Row::new(&stored);
+        let own = if stacked { 0..capacity } else { part.of(capacity) };
         let mut layout = Layout::default();
-        let (word_rows, byte_rows) = (layout.push(capacity, row.len), layout.push(capacity, 2 * row.bytes));
+        let (word_rows, byte_rows) = (layout.push(own.len(), row.len), layout.push(own.len(), 2 * row.bytes));
         Ok(Self {
             slab: Slab::new(&layout, memory)?,
             word_rows,
             byte_rows,
             windows: if shape.n_step > 1 { Some(Windows::new(&stored)?) } else { None },
-            frames: if stacked { Some(Frames::new(&shape, capacity, memory)?) } else { None },
+            frames: if stacked { Some(Frames::new(&shape, capacity, part, memory)?) } else { None },
             oldest: 0,
             added: 0,
             shape,
             capacity,
             row,
+            part,
+            own,
         })
     }
 
@@ -162,6 +182,18 @@ impl ReplayBuffer {
     pub fn block_bytes(shape: &TransitionShape, capacity: usize) -> u128 {
         let rows = (capacity as u128).saturating_mul(Self::bytes_each(&shape.stored()));
         if shape.stack > 1 { rows.saturating_add(Frames::block_bytes(shape, capacity)) } else { rows }
+    }
+
+    /// Bytes of which each of several parts has its share: rows, or frames of stacks.
+    #[must_use]
+    pub fn shared_bytes(shape: &TransitionShape, capacity: usize) -> u128 {
+        let rows = (capacity as u128).saturating_mul(Self::shared_bytes_each(shape));
+        if shape.stack > 1 { Frames::block_bytes(shape, capacity) } else { rows }
+    }
+
+    /// Bytes of a transition of which each of several parts has its share.
+    fn shared_bytes_each(shape: &TransitionShape) -> u128 {
+        Self::bytes_each(shape) - if shape.stack > 1 { Self::bytes_each(&shape.stored()) + Frames::PLACE_BYTES } else { 0 }
     }
 
     /// Bytes of a transition.
@@ -358,9 +390,13 @@ impl ReplayBuffer {
             Some(mut windows) => {
                 let stored = self.shape.stored();
                 let (row, capacity, mut added) = (self.row, self.capacity as u64, self.added);
+                let own = self.own.clone();
                 let (words, bytes) = self.rows_mut();
                 windows.push(&stored, first_env, obs, step, |transition| {
-                    row.write((added % capacity) as usize, words, bytes, &transition);
+                    let index = (added % capacity) as usize;
+                    if own.contains(&index) {
+                        row.write(index - own.start, words, bytes, &transition);
+                    }
                     added += 1;
                 });
                 self.added = added;
@@ -412,10 +448,18 @@ impl ReplayBuffer {
         }
     }
 
-    /// Writes rows from `at` on, without wrapping around.
+    /// Writes rows from index `at` on, without wrapping around.
+    ///
+    /// Those of other parts are left out.
     fn write_rows<const D: usize>(&mut self, at: usize, obs: ObsSlice<'_>, step: &StepSlices<'_>, envs: Range<usize>) {
         let (row, a, gamma) = (self.row, self.shape.action_len(), self.shape.gamma);
         let d = row.obs.max(row.bytes);
+        let (from, to) = (at.max(self.own.start), (at + envs.len()).min(self.own.end));
+        if from >= to {
+            return;
+        }
+        let envs = envs.start + from - at..envs.start + to - at;
+        let at = from - self.own.start;
         let (words, bytes) = self.rows_mut();
         let words = words[at * row.len..].chunks_exact_mut(row.len);
         for (words, env) in words.zip(envs.clone()) {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rl_envs::{Rng, math};
 
 use crate::memory::filled;
+use crate::replay::part::Part;
 use crate::replay::sum_tree::check_priority;
 use crate::slab::Memory;
 use crate::{Batch, Error, ObsSlice, ReplayBuffer, StepSlices, SumTree, TransitionShape, Transitions};
@@ -53,13 +54,30 @@ impl PrioritizedReplayBuffer {
         epsilon: f32,
         memory: &Arc<dyn Memory>,
     ) -> Result<Self, Error> {
+        Self::part_in(shape, capacity, alpha, epsilon, Part::default(), memory)
+    }
+
+    /// Creates an empty buffer that stores one part of the transitions.
+    ///
+    /// It has all priorities.
+    ///
+    /// # Errors
+    /// Those of [`PrioritizedReplayBuffer::new_in`].
+    pub fn part_in(
+        shape: TransitionShape,
+        capacity: usize,
+        alpha: f32,
+        epsilon: f32,
+        part: Part,
+        memory: &Arc<dyn Memory>,
+    ) -> Result<Self, Error> {
         for (what, value) in [("alpha", alpha), ("epsilon", epsilon)] {
             if !(0.0..=1.0).contains(&value) {
                 return Err(Error::Setting { what, value: f64::from(value), range: "between 0 and 1" });
             }
         }
         Ok(Self {
-            replay: ReplayBuffer::with_more(shape, capacity, SumTree::BYTES_EACH, SumTree::BYTES_FIXED, memory)?,
+            replay: ReplayBuffer::with_more(shape, capacity, part, [SumTree::BYTES_EACH, SumTree::BYTES_FIXED], memory)?,
             tree: SumTree::new(capacity)?,
             alpha,
             epsilon,

@@ -109,8 +109,9 @@ impl ReplayBuffer {
     /// Writes the whole buffer, including waiting steps.
     ///
     /// # Errors
-    /// [`Error::Io`] if `out` cannot be written.
+    /// [`Error::Io`] if `out` cannot be written, [`Error::BadState`] for a part.
     pub fn save(&self, out: &mut impl Write) -> Result<(), Error> {
+        self.check_whole()?;
         write(out, &header(self.shape(), self.capacity()).map(|(_, value)| value))?;
         write(out, &[self.added, self.oldest])?;
         let (words, bytes) = self.rows(self.used());
@@ -195,7 +196,13 @@ impl ReplayBuffer {
         read
     }
 
+    /// Refuses a part: a file has all transitions.
+    fn check_whole(&self) -> Result<(), Error> {
+        ensure(self.part.is_whole(), "has all transitions, but this memory keeps a part of them")
+    }
+
     fn fill_from(&mut self, input: &mut impl Read) -> Result<(), Error> {
+        self.check_whole()?;
         for (what, expected) in header(self.shape(), self.capacity()) {
             let mut found = [0];
             read(input, &mut found)?;

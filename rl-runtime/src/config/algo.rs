@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use rl_agents::ranks::Ranks;
 use rl_agents::settings::{Key, Settings};
-use rl_agents::{Agent, DeviceCollector, Layout, NetConfig, Policy, Schedule, Snapshot};
-use rl_buffer::{Memory, RolloutShape};
+use rl_agents::{Agent, DeviceCollector, Layout, NetConfig, Policy, ReplayStorage, Schedule, Snapshot};
+use rl_buffer::RolloutShape;
 use rl_envs::Spaces;
 use rl_envs::catalog::Entry;
 use serde::de::DeserializeOwned;
@@ -53,8 +53,8 @@ pub struct Build<'a> {
     pub env: Option<Entry>,
     /// Ranks that share these environments, if there are any.
     pub ranks: Option<Arc<dyn Ranks>>,
-    /// Memory of replayed transitions.
-    pub replay: Arc<dyn Memory>,
+    /// Where replayed transitions are kept.
+    pub replay: ReplayStorage,
 }
 
 /// An agent, and its environments if they are on the device that learns.
@@ -104,8 +104,6 @@ pub struct Traits {
     pub q_heads: Option<bool>,
     /// Default number of iterations between rows of metrics.
     pub log_interval: u64,
-    /// Reason for which each column must keep one environment, as a clause.
-    pub fixed_columns: Option<&'static str>,
     /// The replay memory; `None` if rollouts are learnt from once.
     pub replay: Option<ReplayTraits>,
 }
@@ -141,7 +139,6 @@ impl Default for Traits {
             targets: 0,
             q_heads: None,
             log_interval: 1,
-            fixed_columns: None,
             replay: None,
         }
     }

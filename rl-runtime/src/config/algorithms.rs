@@ -198,7 +198,6 @@ impl Algorithm for DqnConfig {
             q_heads: Some(self.dueling),
             // A rollout has about `train_freq` env steps, too few for a row of metrics each.
             log_interval: 500,
-            fixed_columns: (self.exploration_spread > 0.0).then_some("dqn.exploration_spread is above 0"),
             replay: Some(replay_traits!(self)),
             ..Traits::default()
         }

@@ -59,6 +59,10 @@ pub struct Budget {
     replay: Option<(TransitionShape, u64, bool)>,
     /// Number of replay memories: one for each device that learns.
     replays: u64,
+    /// True if ranks or devices keep a part of the transitions each.
+    shards: bool,
+    /// Number of ranks or devices that share the training.
+    n_ranks: u64,
     /// True if the rows of the replay memory are in a file.
     in_file: bool,
     /// Number of episodes of an evaluation, and of those that are played at once.
@@ -116,6 +120,8 @@ impl Budget {
             nets: None,
             replay: None,
             replays: 1,
+            shards: false,
+            n_ranks: 1,
             in_file: false,
             episodes: 0,
             at_once: 0,
@@ -151,12 +157,19 @@ impl Budget {
             (shape, replay.capacity as u64, replay.prioritized)
         });
         let in_file = !config.run.replay_dir.is_empty();
-        let replays = n_devices as u64;
+        let (replays, shards) = (n_devices as u64, config.run.shard_replay && !config.run.mpi.has_actors());
         let episodes = config.run.eval_episodes as u64;
         let [envs, hidden, capacity] = SETTINGS;
         let names = [envs, hidden, config.algo.key(capacity).unwrap_or(capacity)];
         let at_once = at_once(config.run.threads, &entry);
-        Self { nets: Some(nets), replay, replays, in_file, episodes, at_once, names, ..budget.with_workers(config, &entry) }
+        let budget = Self { nets: Some(nets), replay, replays, shards, in_file, ..budget.with_workers(config, &entry) };
+        Self { episodes, at_once, names, ..budget }.of_rank(n_devices)
+    }
+
+    /// Returns the budget of one of several ranks that share the training.
+    #[must_use]
+    pub fn of_rank(self, n_ranks: usize) -> Self {
+        Self { n_ranks: self.n_ranks.max(n_ranks as u64), ..self }
     }
 
     /// Adds the worker processes of environments that are made outside of this program.
@@ -257,6 +270,10 @@ impl Budget {
             None => 0,
         };
         let replay = match &self.replay {
+            Some((shape, capacity, _)) if self.shards && !self.in_file => {
+                let shared = ReplayBuffer::shared_bytes(shape, *capacity as usize);
+                replay - shared + shared.div_ceil(self.n_ranks.into())
+            }
             Some((shape, capacity, _)) if self.in_file => replay - ReplayBuffer::block_bytes(shape, *capacity as usize),
             _ => replay,
         };
@@ -483,5 +500,18 @@ mod tests {
         let config = layers.resolve(entry, Algo::PPO).unwrap();
         let (playing, training) = (Budget::playing(&config, entry, 100, 2), Budget::training(&config, entry));
         assert!(playing.bytes().unwrap() < training.bytes().unwrap());
+    }
+
+    #[test]
+    fn ranks_that_keep_a_part_of_the_replay_memory_take_less_each() {
+        let of_rank = |settings: &[&str], n_ranks| {
+            let settings = [&["dqn.buffer_size=1000000"], settings].concat();
+            budget("cartpole", Algo::DQN, &settings).of_rank(n_ranks).bytes().unwrap()
+        };
+        let (whole, part) = (of_rank(&[], 4), of_rank(&["shard_replay=true"], 4));
+        assert_eq!(whole - part, 1_000_000 * 44 * 3 / 4);
+        assert_eq!(of_rank(&["shard_replay=true"], 1), whole);
+        let learner = ["shard_replay=true", "mpi=actors", "pipeline=overlapped"];
+        assert_eq!(of_rank(&learner, 3), of_rank(&learner, 1), "a learner has all of it");
     }
 }

@@ -21,7 +21,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use rl_agents::settings::{MAX_STEPS, OnNonfinite};
-use rl_agents::{Layout, LearnerKind, MAX_EVAL_STEPS, NetConfig, Policy, Snapshot, settings};
+use rl_agents::{Layout, LearnerKind, MAX_EVAL_STEPS, NetConfig, Policy, ReplayStorage, Snapshot, settings};
 use rl_envs::catalog::Entry;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
@@ -145,6 +145,12 @@ settings! {
         /// Directory of a file that holds the replay memory; empty: no file.
         #[serde(default)]
         replay_dir: String = String::new(), Kind::Text(|_| true, "the path of a directory"), resumable;
+        /// Keeps a part of the replay memory on each rank or device that shares a training.
+        ///
+        /// Otherwise each has all of it. The transitions of every minibatch are then exchanged. Without effect in one process
+        /// with one device.
+        #[serde(default)]
+        shard_replay: bool = false, Kind::Bool, resumable;
         /// File of recorded steps to learn from in place of environments; empty: none.
         #[serde(default)]
         offline: String = String::new(), Kind::Text(|_| true, "the path of what rl record wrote, or of a replay.bin"), resumable;
@@ -408,7 +414,7 @@ impl Config {
     /// Returns the inputs of a new policy or agent in `entry`'s environment.
     pub(crate) fn build(&self, entry: &Entry, fresh: bool) -> Build<'_> {
         let (n_envs, seed) = (self.run.n_envs, self.run.seed);
-        let replay = mapped::memory(&self.run.replay_dir);
+        let replay = ReplayStorage { memory: mapped::memory(&self.run.replay_dir), ranks: None };
         let spaces = self.wrapped(entry).spaces();
         Build {
             spaces,
@@ -541,7 +547,7 @@ mod tests {
                     _ => rl_envs::Actions::Discrete(&mut discrete[..]),
                 };
                 let (log_probs, values) = (&mut vec![0.0; n][..], &mut vec![0.0; n][..]);
-                let acting = rl_agents::Acting { obs: rl_envs::ObsSlice::F32(&obs), masks: &[], choice };
+                let acting = rl_agents::Acting { obs: rl_envs::ObsSlice::F32(&obs), masks: &[], choice, envs: &[] };
                 let acted = rl_agents::Acted { actions, log_probs, values, states: &mut [] };
                 policy.act(acting, acted, &mut rl_agents::Scratch::default()).unwrap();
                 let far = continuous.iter().filter(|x| x.abs() > 1.9).count() * 20;

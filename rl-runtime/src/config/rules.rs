@@ -8,7 +8,7 @@ use rl_envs::catalog::Entry;
 use rl_envs::wrappers::{Hidden, Wrappers};
 
 use crate::Mode;
-use crate::config::algo::{Algo, AlgoConfig, Concern, Traits};
+use crate::config::algo::{Algo, AlgoConfig, Concern, ReplayTraits, Traits};
 use crate::config::{Config, Drive, Mpi};
 use crate::sources::{catalog, worker};
 
@@ -158,6 +158,22 @@ const RULES: &[Rule] = &[
         }),
     },
     Rule {
+        keys: &["shard_replay"],
+        broken: Settings(|config| {
+            if !config.run.shard_replay {
+                return None;
+            }
+            let of_all = match config.traits().replay {
+                None => return Some(format!("shard_replay has no effect: {} has no replay memory", config.algo.name())),
+                Some(ReplayTraits { is_saved: true, .. }) => "save_replay",
+                Some(ReplayTraits { on_device: true, .. }) => "replay_on_device",
+                Some(_) => return None,
+            };
+            let name = config.algo.key(of_all).unwrap_or(of_all);
+            Some(format!("shard_replay is true, but {name} needs all transitions in one place; set one of them to false"))
+        }),
+    },
+    Rule {
         keys: &["offline", "algo"],
         broken: Env(|config, _| {
             let broken = !config.run.offline.is_empty() && !config.replays();
@@ -180,15 +196,6 @@ const RULES: &[Rule] = &[
             let text = "blocks, and env.* puts wrappers only around environments that do not; leave them out";
             let broken = may_block(config, entry) && config.env.wrappers != Wrappers::default();
             broken.then(|| format!("{} {text}", entry.name))
-        }),
-    },
-    Rule {
-        keys: &[],
-        broken: Env(|config, entry| {
-            let what = config.traits().fixed_columns.filter(|_| may_block(config, entry))?;
-            let text = "which needs rollouts whose columns stay with one environment each";
-            let order = "blocks: its environments fill columns in the order in which they answer";
-            Some(format!("{what}, {text}, but {} {order}", entry.name))
         }),
     },
     Rule {
@@ -452,10 +459,10 @@ mod tests {
         ("snake", "ppo", "env.hide='velocities'", 1, "hides the velocities that an environment names, and snake names none"),
         ("cartpole", "ppo", "env.hide='velocities' env.pixels=8", 1, "leave out env.hide or env.pixels"),
         ("cartpole", "ppo", "replay_dir='/tmp'", 1, "ppo has no replay memory"),
+        ("cartpole", "dqn", "shard_replay=true dqn.save_replay=true", 1, "in one place; set one of them to false"),
         ("cartpole", "a2c", "offline='some.steps'", 1, "a2c learns from the steps of its own policy only"),
         ("cartpole", "ppo", "drive='first_come'", 1, "cartpole does not run in worker processes"),
         ("gym:Some-v1", "ppo", "drive='auto' env.reward_clip=1.0", 1, "leave them out"),
-        ("gym:Some-v1", "dqn", "drive='first_come' dqn.exploration_spread=7.0", 1, "in the order in which they answer"),
         ("gym:Stacks-v1", "dqn", "drive='first_come'", 1, "of dqn keeps for environments in step only; choose ppo or a2c"),
         ("cartpole", "dqn", "offline='some.steps'", 2, "no environments to share; use mpi = off"),
         ("cartpole", "ppo", "device='cuda:0,1' mpi='actors'", 2, "only one process can have several devices; use mpi = off"),

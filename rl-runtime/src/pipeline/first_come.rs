@@ -74,7 +74,7 @@ pub struct FirstComeCollector<E: BlockingEnv> {
     events: Vec<(usize, EnvEvent)>,
     scratch: Scratch,
     /// Environments of the current batch, with their observations and actions.
-    batch: Vec<usize>,
+    batch: Vec<u32>,
     obs: ObsRows,        // (n, D)
     masks: Vec<u8>,      // (n, A), or empty without masks
     actions: ActionRows, // (N) or (N, A)
@@ -254,7 +254,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
         obs.clear();
         states.clear();
         for (env, stretch) in stretches.iter().enumerate().filter(|(_, stretch)| stretch.waits && !stretch.is_full()) {
-            batch.push(env);
+            batch.push(env as u32);
             obs.extend(stretch.column.obs_rows(stretch.t..stretch.t + 1));
             masks.extend_from_slice(envs.mask(env));
             states.extend_from_slice(&stretch.state);
@@ -273,8 +273,9 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
         let choice = Choice::Sample { seed: envs.seed, step, first_env };
         let out = actions.as_mut_slice().map(|actions| &mut actions[..n], |actions| &mut actions[..n * a]);
         let acted = Acted { actions: out, log_probs: &mut log_probs[..n], values: &mut values[..n], states };
-        policy.act(Acting { obs: obs.as_slice(), masks, choice }, acted, scratch)?;
+        policy.act(Acting { obs: obs.as_slice(), masks, choice, envs: batch }, acted, scratch)?;
         for (i, &env) in batch.iter().enumerate() {
+            let env = env as usize;
             let stretch = &mut stretches[env];
             let t = stretch.t;
             if t == 0 {

@@ -114,7 +114,8 @@ pub(crate) fn agent(
     ranks: Option<&Arc<dyn Ranks>>,
 ) -> Result<Built, Error> {
     let env = config.env_on_device(entry)?;
-    let build = Build { device, env, ranks: ranks.cloned(), n_collectors, ..config.build(entry, fresh) };
+    let mut build = Build { device, env, ranks: ranks.cloned(), n_collectors, ..config.build(entry, fresh) };
+    build.replay.ranks = ranks.filter(|_| config.run.shard_replay).cloned();
     let built = auto::or_on_cpu(config, build.device.is_some(), build_agent(config, &build), || {
         config.algo.settings().agent(&Build { device: None, ..build.clone() })
     });
@@ -144,7 +145,7 @@ pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Resul
     let (entry, mut samples) = (&config.wrapped(entry), config.traits().minibatch);
     let unit = if config.net.memory == rl_agents::MemoryKind::None { 1 } else { config.n_steps() };
     let device = auto::choose(config, entry, n_ranks).0.open()?;
-    while !fits(&smaller, entry, device.as_ref())? {
+    while !fits(&smaller, entry, device.as_ref(), n_ranks)? {
         let units = samples / unit;
         samples = unit * (1..=units / 2).rev().find(|part| units.is_multiple_of(*part)).unwrap_or(0);
         if samples < 2 {
@@ -159,8 +160,8 @@ pub(crate) fn fit_batch(config: &Config, entry: &Entry, n_ranks: usize) -> Resul
 
 /// True if a training fits into the memory of host and device.
 #[cfg(feature = "cli")]
-fn fits(config: &Config, entry: &Entry, device: Option<&Device>) -> Result<bool, Error> {
-    if crate::config::budget::Budget::training(config, entry).check().is_err() {
+fn fits(config: &Config, entry: &Entry, device: Option<&Device>, n_ranks: usize) -> Result<bool, Error> {
+    if crate::config::budget::Budget::training(config, entry).of_rank(n_ranks).check().is_err() {
         return Ok(false);
     }
     let Some(device) = device.cloned() else { return Ok(true) };

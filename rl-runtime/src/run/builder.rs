@@ -204,7 +204,8 @@ impl Unit<'_> {
         ranks: Option<Arc<dyn Ranks>>,
     ) -> Result<Training, Error> {
         let Self { config, entry, profile, .. } = self;
-        Budget::training(config, entry).check()?;
+        let n_ranks = ranks.as_ref().map_or(1, |ranks| ranks.n_ranks());
+        Budget::training(config, entry).of_rank(n_ranks).check()?;
         let pool = Pool::new(config.learner_threads(entry))?;
         let collecting = match config.mode() {
             Mode::Sync => pool.clone(),

@@ -188,7 +188,7 @@ fn play_blocking<E: BlockingEnv>(
             step += 1;
             let seed = config.seed;
             let choice = if config.stochastic { Choice::Sample { seed, step, first_env: env as u32 } } else { Choice::Greedy };
-            let acting = Acting { obs: E::Obs::slice(envs.obs(env)), masks: envs.mask(env), choice };
+            let acting = Acting { obs: E::Obs::slice(envs.obs(env)), masks: envs.mask(env), choice, envs: &[] };
             let mut discrete = [0];
             let actions = match envs.action_space {
                 ActionSpace::Continuous { .. } => Actions::Continuous(&mut vector[..]),

@@ -68,7 +68,7 @@ fn greedy(policy: &dyn rl_agents::Policy, rollout: &Rollout, masks: &[u8]) -> Or
         Original { discrete: vec![0; n], vectors: vec![0.0; n * a], log_probs: vec![0.0; n], values: vec![0.0; n] };
     let Original { discrete, vectors, log_probs, values } = &mut original;
     let actions = if a == 0 { Actions::Discrete(&mut discrete[..]) } else { Actions::Continuous(&mut vectors[..]) };
-    let acting = Acting { obs: rollout.obs_rows(0..n), masks, choice: Choice::Greedy };
+    let acting = Acting { obs: rollout.obs_rows(0..n), masks, choice: Choice::Greedy, envs: &[] };
     let mut states = vec![0.0; n * policy.state_len()];
     policy.act(acting, Acted { actions, log_probs, values, states: &mut states }, &mut Scratch::default()).unwrap();
     original

@@ -271,13 +271,17 @@ mod tests {
     use super::*;
     use crate::fixture::{assert_same, bits, has_fma};
     use crate::ranks::tests::on_ranks;
-    use crate::{Activation, Agent, Collector, Dqn, DqnConfig, NetConfig, Schedule};
+    use crate::{Activation, Agent, Collector, Dqn, DqnConfig, NetConfig, ReplayStorage, Schedule};
     use rl_envs::{Env, Obs, Pool, cartpole::CartPole, snake};
 
     fn agent(collector: &Collector, net: &NetConfig, config: &DqnConfig) -> Dqn {
+        agent_in(&ReplayStorage::default(), collector, net, config)
+    }
+
+    fn agent_in(storage: &ReplayStorage, collector: &Collector, net: &NetConfig, config: &DqnConfig) -> Dqn {
         let (obs, actions) = (collector.observation_space(), collector.action_space());
         let network = QNetwork::new(obs, actions, net, config.dueling, 3).unwrap();
-        Dqn::new(network, config.clone(), obs, actions, collector.n_envs(), 5).unwrap()
+        Dqn::new_in(network, config.clone(), obs, actions, collector.n_envs(), 5, storage).unwrap()
     }
 
     /// Compares rollouts learnt from on a device with the same ones on the CPU.
@@ -360,7 +364,10 @@ mod tests {
                 let pool = Pool::new(1).unwrap();
                 let mut collector = Collector::new(5, &CartPole::default(), &pool, 1).unwrap();
                 let mut rollout = collector.rollout(9).unwrap();
-                let dqn = agent(&collector, &net, &config);
+                // Without a copy of all transitions, each device's thread keeps a part of them.
+                let parts = ranks.clone().filter(|_| !replay_on_device);
+                let storage = ReplayStorage { ranks: parts, ..ReplayStorage::default() };
+                let dqn = agent_in(&storage, &collector, &net, &config);
                 let mut dqn = if let Some(device) = device { dqn.on_device(device).unwrap() } else { dqn };
                 ranks.into_iter().for_each(|ranks| dqn.shared().unwrap().share(ranks));
                 let update = |_| {

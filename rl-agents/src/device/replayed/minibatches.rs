@@ -67,8 +67,12 @@ impl DeviceMinibatches {
     /// `n_optimizers` learn from them. With a copy of the replay memory if `copied`.
     ///
     /// # Errors
-    /// [`Error::Buffer`] and [`Error::Device`].
+    /// [`Error::Setting`] for a copy of a part; [`Error::Buffer`] and [`Error::Device`].
     pub(crate) fn new(device: &Device, of: &Experience, copied: bool, b: usize, n_optimizers: usize) -> Result<Self, Error> {
+        if copied && of.is_part() {
+            let allowed = "but each rank keeps a part of the transitions, and a copy has all";
+            return Err(Error::Setting { name: "replay_on_device", value: "true".into(), allowed });
+        }
         let (replay, shape) = (of.transitions(), of.transitions().shape());
         let memory: Arc<dyn Memory> = Arc::new(Pinned(device.clone()));
         let counters = |_| PinnedSlab::zeros(Some(device), LearnerCounters::LEN, CpuAccess::ReadWrite);

@@ -270,7 +270,7 @@ mod tests {
     /// Returns actions, log-probabilities and values of a policy.
     fn acted(policy: &ActorCritic, obs: &[f32], n: usize) -> [Vec<u32>; 3] {
         let (mut actions, mut log_probs, mut values) = (vec![0; n], vec![0.0; n], vec![0.0; n]);
-        let acting = Acting { obs: ObsSlice::F32(obs), masks: &[], choice: Choice::Greedy };
+        let acting = Acting { obs: ObsSlice::F32(obs), masks: &[], choice: Choice::Greedy, envs: &[] };
         let acted =
             Acted { actions: Actions::Discrete(&mut actions), log_probs: &mut log_probs, values: &mut values, states: &mut [] };
         policy.act(acting, acted, &mut Scratch::default()).unwrap();

@@ -287,7 +287,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
                 report.note(&format!("a minibatch has {minibatch} samples, {why}"));
             }
             let device = describe_device(&config, entry, ranks)?;
-            let budget = Budget::training(&config, entry);
+            let budget = Budget::training(&config, entry).of_rank(n_ranks);
             budget.check()?;
             if args.dry_run {
                 // Parameters that are not drawn take the same memory.

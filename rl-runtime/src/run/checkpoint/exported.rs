@@ -272,7 +272,7 @@ impl Drawn {
             let row = i * a..(i + 1) * a;
             let actions =
                 if is_discrete { Actions::Discrete(&mut discrete[i..=i]) } else { Actions::Continuous(&mut vectors[row]) };
-            let acting = Acting { obs, masks: &self.masks[i * m..(i + 1) * m], choice: Choice::Greedy };
+            let acting = Acting { obs, masks: &self.masks[i * m..(i + 1) * m], choice: Choice::Greedy, envs: &[] };
             let acted = Acted { actions, log_probs: &mut [0.0], values: &mut [0.0], states: &mut states };
             policy.act(acting, acted, &mut scratch).expect("the policy's own spaces");
         }
