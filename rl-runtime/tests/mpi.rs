@@ -162,19 +162,20 @@ fn continuous_actions_and_normalization_are_the_same_on_any_number_of_ranks() {
 }
 
 #[test]
-fn ranks_that_keep_a_part_of_the_replay_memory_each_leave_the_files_of_one_with_all() {
+fn ranks_with_a_shard_of_the_replay_memory_each_leave_the_files_of_one_with_all() {
     if !has_mpi() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     for (env, algo, settings) in [
-        ("cartpole", DQN, ["dqn.save_replay=false", "dqn.prioritized=true"]),
-        ("snake", DQN, ["dqn.save_replay=false", "env.frame_stack=3"]),
-        ("pendulum", SAC, ["sac.save_replay=false", "sac.n_steps=3"]),
+        ("cartpole", DQN, ["dqn.save_replay=false", "dqn.buffer_size=200", "dqn.prioritized=true"]),
+        ("snake", DQN, ["dqn.save_replay=false", "dqn.buffer_size=200", "env.frame_stack=3"]),
+        ("pendulum", SAC, ["sac.save_replay=false", "sac.buffer_size=200", "sac.n_steps=3"]),
     ] {
         let of = |n_ranks: usize| {
             let run = dir.path().join(format!("{env}-{n_ranks}"));
-            let settings = ["--set", "shard_replay=true", "--set", settings[0], "--set", settings[1]];
+            let settings: Vec<&str> =
+                settings.iter().chain(&["shard_replay=true"]).flat_map(|setting| ["--set", setting]).collect();
             train(n_ranks, &[&[env, "--steps", "576", "--run-dir", text(&run)], SMALL, algo, &settings].concat());
             learnt(&run)
         };
@@ -183,6 +184,22 @@ fn ranks_that_keep_a_part_of_the_replay_memory_each_leave_the_files_of_one_with_
             assert!(of(n_ranks) == alone, "{env}, {n_ranks} ranks");
         }
     }
+}
+
+#[test]
+fn a_dry_run_counts_the_shard_of_a_rank() {
+    if !has_mpi() {
+        return;
+    }
+    let replay = |n_ranks: usize| {
+        let settings = ["--set", "shard_replay=true", "--set", "dqn.buffer_size=1000000"];
+        let output = finish(&mut rl(n_ranks, &[&["train", "cartpole", "--algo", "dqn", "--dry-run"], &settings[..]].concat()));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said} {}", String::from_utf8_lossy(&output.stderr));
+        let of_replay = said.lines().find_map(|line| line.split_once("replay memory")).map(|(_, bytes)| bytes.trim().to_owned());
+        of_replay.unwrap_or_else(|| panic!("{said}"))
+    };
+    assert_eq!([1, 2].map(replay), ["44.0 MB", "22.0 MB"]);
 }
 
 #[test]

@@ -155,9 +155,9 @@ struct Bench {
     /// Train by two processes of a thread each (mpirun) beside two threads
     #[arg(long)]
     ranks: bool,
-    /// Train with actors and a learner (mpirun), beside RLlib
-    #[arg(long)]
-    actors: bool,
+    /// Train with actors (mpirun): PPO beside RLlib, DQN beside one process
+    #[arg(long, value_name = "ALGO", num_args = 0..=1, default_missing_value = "ppo")]
+    actors: Option<actors::Algorithm>,
     /// Train by 1, 2 and 4 processes (mpirun), and predict the time of up to 1,024
     #[arg(long)]
     scale: bool,
@@ -184,7 +184,7 @@ impl Bench {
             Self { pipeline: true, .. } => pipeline::measure(root),
             Self { board: true, .. } => board::measure(root),
             Self { ranks: true, .. } => ranks::measure(root),
-            Self { actors: true, .. } => actors::measure(root),
+            Self { actors: Some(algo), .. } => actors::measure(root, *algo),
             Self { scale: true, .. } => scale::measure(root),
             Self { sb3: true, .. } => sb3::measure(root),
             Self { sb3_returns: Some(group), .. } => sb3::measure_returns(root, *group),

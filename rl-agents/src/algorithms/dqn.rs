@@ -921,7 +921,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_with_a_part_of_the_transitions_each_learn_as_one_with_all() {
+    fn ranks_with_a_shard_of_the_transitions_each_learn_as_one_with_all() {
         let pool = Pool::new(1).unwrap();
         let env = FrameStack::new(Snake::new(rl_envs::snake::Params { rows: 4, columns: 5, max_steps: 30 }), 3);
         for (stacked, prioritized) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use rl_buffer::{
-    ActionSlice, Batch, Memory, ObsRows, ObsSlice, Part, PartMessages, PrioritizedReplayBuffer, ReplayBuffer, Rollout,
+    ActionSlice, Batch, Memory, ObsRows, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout, Shard, ShardMessages,
     StepSlices, TransitionShape,
 };
 use rl_envs::{ActionSpace, Pool, Purpose, Rng, Space, either, visit};
@@ -107,15 +107,14 @@ macro_rules! replay_settings {
 }
 pub(crate) use replay_settings;
 
-/// Where a replay memory keeps its transitions.
+/// Storage of a replay memory.
 #[derive(Clone)]
 pub struct ReplayStorage {
     /// Memory of the transitions.
     pub memory: Arc<dyn Memory>,
-    /// Ranks that keep a part of the transitions each.
+    /// Ranks that store a shard of the transitions each.
     ///
-    /// They are those of [`Shareable::share`](crate::agent::Shareable::share), and exchange the transitions of every minibatch.
-    /// `None`: all transitions are kept here.
+    /// They exchange the transitions of every minibatch. The ranks given to [`Shareable::share`](crate::agent::Shareable::share). `None`: all transitions are stored here.
     pub ranks: Option<Arc<dyn Ranks>>,
 }
 
@@ -170,8 +169,8 @@ pub(crate) struct Experience {
     n_discrete: Option<usize>,
     pub(crate) probe: Option<Probe>,
     watch: Option<Watch>,
-    /// Ranks that keep the other parts of the transitions, with reused messages.
-    others: Option<(Arc<dyn Ranks>, PartMessages)>,
+    /// Ranks that store the other shards, with reused messages.
+    others: Option<(Arc<dyn Ranks>, ShardMessages)>,
     /// Number of times that all transitions were replaced.
     generation: u64,
 }
@@ -252,14 +251,14 @@ impl Experience {
         seed: u64,
         ReplayStorage { memory, ranks }: &ReplayStorage,
     ) -> Result<(Self, Batch), Error> {
-        let part = ranks.as_ref().map_or_else(Part::default, |ranks| Part::new(ranks.rank(), ranks.n_ranks()));
+        let shard = ranks.as_ref().map_or_else(Shard::default, |ranks| Shard::new(ranks.rank(), ranks.n_ranks()));
         let shape = TransitionShape::new(n_envs, obs, actions, settings.n_steps, settings.gamma);
         let replay = match settings.priorities {
             Some(Priorities { alpha, .. }) => {
                 let (capacity, epsilon) = (settings.capacity, PRIORITY_EPSILON);
-                Replay::Prioritized(PrioritizedReplayBuffer::part_in(shape, capacity, alpha, epsilon, part, memory)?)
+                Replay::Prioritized(PrioritizedReplayBuffer::shard_in(shape, capacity, alpha, epsilon, shard, memory)?)
             }
-            None => Replay::Uniform(ReplayBuffer::part_in(shape, settings.capacity, part, memory)?),
+            None => Replay::Uniform(ReplayBuffer::shard_in(shape, settings.capacity, shard, memory)?),
         };
         let masked = matches!(actions, ActionSpace::Discrete { masked: true, .. });
         let experience = Self {
@@ -277,7 +276,7 @@ impl Experience {
             n_discrete: actions.n_discrete().map(|n| n as usize),
             probe: None,
             watch: None,
-            others: ranks.clone().map(|ranks| (ranks, PartMessages::default())),
+            others: ranks.clone().map(|ranks| (ranks, ShardMessages::default())),
             generation: 0,
         };
         Ok((experience, Batch::new(&shape, settings.batch_size)?))
@@ -288,8 +287,8 @@ impl Experience {
         self.replay.transitions()
     }
 
-    /// True if other ranks keep a part of the transitions.
-    pub(crate) fn is_part(&self) -> bool {
+    /// True if other ranks store shards of the transitions.
+    pub(crate) fn is_sharded(&self) -> bool {
         self.others.is_some()
     }
 
@@ -383,10 +382,10 @@ impl Experience {
         }
         if let Some((ranks, messages)) = others {
             let transitions = replay.transitions();
-            transitions.write_part(batch, messages);
+            transitions.write_shard(batch, messages);
             messages.all.resize(messages.lens.iter().sum(), 0);
             ranks.all_gather(&messages.own, &messages.lens, &mut messages.all)?;
-            transitions.read_parts(batch, messages);
+            transitions.read_shards(batch, messages);
         }
         probe::report(self.probe.as_ref(), Stage::Drawing);
         Ok(())

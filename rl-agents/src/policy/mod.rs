@@ -130,9 +130,9 @@ pub struct Acting<'a> {
     pub masks: &'a [u8],
     /// Rule that selects actions.
     pub choice: Choice,
-    /// Indices of the environments (N), for exploration that differs.
+    /// Environment of each row (N), which exploration may depend on.
     ///
-    /// Empty if they are consecutive, from the first of the choice on.
+    /// Empty if row i is environment `first_env + i`.
     pub envs: &'a [u32],
 }
 

@@ -274,8 +274,8 @@ pub(crate) fn best(q: impl Iterator<Item = f32>, mask: &[u8]) -> (usize, f32) {
 impl Policy for QNetwork {
     /// Writes actions, zeros for log-probabilities, and the greatest action values.
     ///
-    /// An action is random if word 0 of block 0 of the environment's stream [`Purpose::Policy`] at this step, as a uniform
-    /// number, is below epsilon; word 1 selects it.
+    /// The action of row i is random if word 0 of block 0 of stream `first_env + i` of [`Purpose::Policy`] at this step, as a
+    /// uniform number, is below the environment's epsilon; word 1 selects it.
     fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
         let (Acting { obs, masks, choice, envs }, Acted { actions, log_probs, values, states: _ }) = (acting, acted);
         let Actions::Discrete(actions) = actions else { return Err(Error::ActionKind) };
@@ -290,7 +290,7 @@ impl Policy for QNetwork {
                 if let Choice::Sample { seed, step, first_env } = choice {
                     let env_idx = first_env + i as u32;
                     let words = rng::block(seed, env_idx, step, Purpose::Policy, 0);
-                    let explorer = envs.get(i).copied().unwrap_or(env_idx);
+                    let explorer = if envs.is_empty() { env_idx } else { envs[i] };
                     if rng::uniform(words[0]) < self.epsilon_of(explorer, step) {
                         actions[i] = uniform_legal(words[1], a as u32, mask);
                     }

@@ -78,7 +78,11 @@ impl DeviceReplay {
     ///
     /// # Errors
     /// Errors of the device.
+    ///
+    /// # Panics
+    /// If `replay` is one of several shards.
     pub fn new(device: &Device, replay: &ReplayBuffer, b: usize) -> Result<Self, rl_cuda::Error> {
+        assert!(replay.shard.is_whole(), "a copy has all transitions");
         let (row, stack) = (replay.device_row(), replay.shape().stack);
         let places = if stack > 1 { b * stack } else { 0 };
         Ok(Self {

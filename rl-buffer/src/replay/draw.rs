@@ -32,7 +32,7 @@ impl ReplayBuffer {
     /// [`Error::TooFew`] if the buffer is empty.
     ///
     /// # Panics
-    /// If the number of words differs from the batch size, or the batch has another shape.
+    /// If the number of words differs from the batch size, the batch has another shape, or this is one of several shards.
     pub fn sample(&self, words: &[u32], batch: &mut Batch) -> Result<(), Error> {
         self.draw(words, batch)?;
         self.gather(batch);
@@ -45,7 +45,7 @@ impl ReplayBuffer {
     /// [`Error::TooFew`] if the buffer is empty.
     ///
     /// # Panics
-    /// If the batch has another shape.
+    /// If the batch has another shape, or this is one of several shards.
     pub fn sample_with(&self, rng: &mut Rng, batch: &mut Batch) -> Result<(), Error> {
         batch.with_words(rng, |words, batch| self.sample(words, batch))
     }
@@ -77,7 +77,7 @@ impl ReplayBuffer {
     /// [`Error::TooFew`] if there are not enough.
     ///
     /// # Panics
-    /// If the batch has another shape.
+    /// If the batch has another shape, or this is one of several shards.
     pub fn copy_to(&self, first: usize, batch: &mut Batch) -> Result<(), Error> {
         self.enough(first.saturating_add(batch.len()))?;
         let Transitions { weights, indices, .. } = batch.columns_mut();
@@ -96,7 +96,7 @@ impl ReplayBuffer {
     /// [`Error::TooFew`] if the buffer holds fewer transitions than the batch.
     ///
     /// # Panics
-    /// If the number of words differs from the batch size, or the batch has another shape.
+    /// If the number of words differs from the batch size, the batch has another shape, or this is one of several shards.
     pub fn sample_distinct(&self, words: &[u32], batch: &mut Batch) -> Result<(), Error> {
         let len = batch.len();
         self.enough(len)?;
@@ -148,9 +148,9 @@ impl ReplayBuffer {
     /// Copies the transitions at the batch's indices, which must be held.
     ///
     /// # Panics
-    /// If other parts of the memory have some of them.
+    /// If other shards have some of them, or the batch has another shape.
     pub(crate) fn gather(&self, batch: &mut Batch) {
-        assert!(self.part.is_whole(), "a batch of a part is put together by messages");
+        assert!(self.shard.is_whole(), "other shards have some of the transitions: exchange them by write_shard and read_shards");
         batch.drawn_at = self.added;
         let mut batch = batch.columns_mut();
         let (all, indices) = (self.words(), std::mem::take(&mut batch.indices));

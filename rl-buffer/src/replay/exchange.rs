@@ -1,12 +1,12 @@
-//! A replay memory of which several processes keep a part each.
+//! Batches from a replay memory of which several ranks store a shard each.
 //!
-//! All of them add the same transitions and draw the same indices. Each stores the rows of its own part of the ring, and a drawn
-//! batch is put together from the bytes of all parts. If observations are stacks, all store all rows, which hold the indices of
-//! frames, and each stores its own part of the frames.
+//! All of them add the same transitions and draw the same indices. Each stores the rows of its own shard of the ring, and a drawn
+//! batch is put together from the bytes of all shards. If observations are stacks, all store all rows, which hold the indices of
+//! frames, and each stores its own shard of the frames.
 //!
-//! With P parts, C transitions and batches of B, a part has this many bytes, and a batch passes these through messages:
+//! With P shards, C transitions and batches of B, a shard has this many bytes, and a batch passes these through messages:
 //!
-//! | | bytes of a part | bytes of messages |
+//! | | bytes of a shard | bytes of messages |
 //! |---|---|---|
 //! | rows of r bytes | C r / P | B r |
 //! | stacks of k frames of F bytes, rows of r bytes | C (r + 8) + 9/8 C F / P | 2 k B F |
@@ -18,14 +18,16 @@ use crate::{Batch, ReplayBuffer};
 
 /// Messages from which a drawn batch is put together, in reused memory.
 #[derive(Clone, Debug, Default)]
-pub struct PartMessages {
-    /// Message of this part, which [`ReplayBuffer::write_part`] writes.
+pub struct ShardMessages {
+    /// Message of this shard, which [`ReplayBuffer::write_shard`] writes.
     pub own: Vec<u8>,
-    /// Bytes of the messages of all parts, which it computes.
+    /// Bytes of the messages of all shards.
+    ///
+    /// [`ReplayBuffer::write_shard`] computes them.
     pub lens: Vec<usize>,
-    /// Messages of all parts, one after the other, which the caller exchanges.
+    /// Messages of all shards, one after the other, which the caller exchanges.
     pub all: Vec<u8>,
-    /// Position of the next item in the message of each part.
+    /// Position of the next item in the message of each shard.
     at: Vec<usize>,
     /// Rows of words in the order of the batch, (B, row).
     words: Vec<u32>,
@@ -34,7 +36,7 @@ pub struct PartMessages {
 }
 
 impl ReplayBuffer {
-    /// Items of which each part has its own: places of frames, or rows.
+    /// Items of which each shard has its own: places of frames, or rows.
     fn n_items(&self) -> usize {
         self.frames.as_ref().map_or(self.capacity, |frames| frames.places)
     }
@@ -59,18 +61,18 @@ impl ReplayBuffer {
         &self.words()[index as usize * self.row.len..][..2 * self.row.obs]
     }
 
-    /// Writes what this part has of a batch drawn by `draw`.
+    /// Writes what this shard has of a batch drawn by `draw`.
     ///
-    /// Sets [`PartMessages::own`] and [`PartMessages::lens`]. The caller gathers the messages of all parts in
-    /// [`PartMessages::all`], and [`ReplayBuffer::read_parts`] completes the batch.
-    pub fn write_part(&self, batch: &Batch, messages: &mut PartMessages) {
-        let (n, bytes, part) = (self.n_items(), self.item_bytes(), self.part);
-        let own = part.of(n);
+    /// Sets [`ShardMessages::own`] and [`ShardMessages::lens`]. The caller gathers the messages of all shards in
+    /// [`ShardMessages::all`], and [`ReplayBuffer::read_shards`] completes the batch.
+    pub fn write_shard(&self, batch: &Batch, messages: &mut ShardMessages) {
+        let (n, bytes, shard) = (self.n_items(), self.item_bytes(), self.shard);
+        let own = shard.of(n);
         messages.own.clear();
         messages.lens.clear();
-        messages.lens.resize(part.n_parts(), 0);
+        messages.lens.resize(shard.n_shards(), 0);
         self.each_item(batch.columns().indices, |item| {
-            messages.lens[part.owner(item, n)] += bytes;
+            messages.lens[shard.owner(item, n)] += bytes;
             if !own.contains(&item) {
                 return;
             }
@@ -85,21 +87,21 @@ impl ReplayBuffer {
         });
     }
 
-    /// Completes a batch by the messages of all parts.
+    /// Completes a batch by the messages of all shards.
     ///
     /// # Panics
-    /// If [`PartMessages::all`] has other lengths than [`PartMessages::lens`], or the batch has another shape.
-    pub fn read_parts(&self, batch: &mut Batch, messages: &mut PartMessages) {
-        let PartMessages { lens, all, at, words, numbers, .. } = messages;
-        assert_eq!(lens.iter().sum::<usize>(), all.len(), "the messages of all parts");
+    /// If [`ShardMessages::all`] has other lengths than [`ShardMessages::lens`], or the batch has another shape.
+    pub fn read_shards(&self, batch: &mut Batch, messages: &mut ShardMessages) {
+        let ShardMessages { lens, all, at, words, numbers, .. } = messages;
+        assert_eq!(lens.iter().sum::<usize>(), all.len(), "the messages of all shards");
         at.clear();
         at.extend(lens.iter().scan(0, |end, len| {
             *end += len;
             Some(*end - len)
         }));
-        let (n, bytes, part, row) = (self.n_items(), self.item_bytes(), self.part, self.row);
+        let (n, bytes, shard, row) = (self.n_items(), self.item_bytes(), self.shard, self.row);
         let mut next = |item: usize| {
-            let at = &mut at[part.owner(item, n)];
+            let at = &mut at[shard.owner(item, n)];
             *at += bytes;
             &all[*at - bytes..*at]
         };
@@ -135,23 +137,23 @@ impl ReplayBuffer {
 mod tests {
     use super::*;
     use crate::testing::{History, random, shape};
-    use crate::{ActionKind, Dtype, Memory, Part, PrioritizedReplayBuffer, TransitionShape};
+    use crate::{ActionKind, Dtype, Memory, PrioritizedReplayBuffer, Shard, TransitionShape};
     use proptest::prelude::*;
 
-    /// Draws the same batch from each of the parts, by their messages.
-    fn drawn_from(parts: &[PrioritizedReplayBuffer], words: &[u32]) -> Vec<Batch> {
-        let mut messages = vec![PartMessages::default(); parts.len()];
-        let mut batches: Vec<_> = parts.iter().map(|part| part.replay().batch(words.len()).expect("fits")).collect();
-        for ((part, batch), messages) in parts.iter().zip(&mut batches).zip(&mut messages) {
-            part.draw(words, 0.4, batch).expect("enough");
-            part.replay().write_part(batch, messages);
+    /// Draws the same batch from each of the shards, by their messages.
+    fn drawn_from(shards: &[PrioritizedReplayBuffer], words: &[u32]) -> Vec<Batch> {
+        let mut messages = vec![ShardMessages::default(); shards.len()];
+        let mut batches: Vec<_> = shards.iter().map(|shard| shard.replay().batch(words.len()).expect("fits")).collect();
+        for ((shard, batch), messages) in shards.iter().zip(&mut batches).zip(&mut messages) {
+            shard.draw(words, 0.4, batch).expect("enough");
+            shard.replay().write_shard(batch, messages);
         }
         let all: Vec<u8> = messages.iter().flat_map(|messages| messages.own.clone()).collect();
         let lens: Vec<usize> = messages.iter().map(|messages| messages.own.len()).collect();
-        for ((part, batch), messages) in parts.iter().zip(&mut batches).zip(&mut messages) {
-            assert_eq!(messages.lens, lens, "every part knows the lengths of all messages");
+        for ((shard, batch), messages) in shards.iter().zip(&mut batches).zip(&mut messages) {
+            assert_eq!(messages.lens, lens, "every shard knows the lengths of all messages");
             messages.all.clone_from(&all);
-            part.replay().read_parts(batch, messages);
+            shard.replay().read_shards(batch, messages);
         }
         batches
     }
@@ -162,7 +164,7 @@ mod tests {
         fn a_batch_of_parts_is_that_of_the_whole(
             seed in any::<u64>(), n_envs in prop::sample::select(vec![1usize, 2, 33]), n_step in 1usize..4,
             d in prop::sample::select(vec![1usize, 4, 5]), bytes in any::<bool>(), action in 0usize..5,
-            capacity in 1usize..150, n_parts in 1usize..6, ends in 0.0..0.5f64, stack in 1usize..4, anew in 0usize..30,
+            capacity in 1usize..150, n_shards in 1usize..6, ends in 0.0..0.5f64, stack in 1usize..4, restarts_at in 0usize..30,
         ) {
             let actions = match action {
                 0 => ActionKind::Discrete { masked: None },
@@ -174,29 +176,31 @@ mod tests {
             let shape = TransitionShape { n_envs, obs_len: d * stack, obs, stack, actions, n_step, gamma: 0.9 };
             let host = <dyn Memory>::host();
             let mut whole = PrioritizedReplayBuffer::new(shape, capacity, 0.6, 0.01).expect("fits");
-            let part = |index| {
-                PrioritizedReplayBuffer::part_in(shape, capacity, 0.6, 0.01, Part::new(index, n_parts), &host).expect("fits")
+            let shard = |index| {
+                PrioritizedReplayBuffer::shard_in(shape, capacity, 0.6, 0.01, Shard::new(index, n_shards), &host).expect("fits")
             };
-            let mut parts: Vec<_> = (0..n_parts).map(part).collect();
+            let mut shards: Vec<_> = (0..n_shards).map(shard).collect();
             let (mut history, mut rng) = (History::new(shape, seed, ends), random(seed));
             for t in 0..20 {
-                if t == anew {
+                if t == restarts_at {
                     history.start_anew();
+                    whole.forget_waiting();
+                    shards.iter_mut().for_each(PrioritizedReplayBuffer::forget_waiting);
                 }
                 history.step(|obs, step| {
                     let added = whole.push(obs, step).expect("finite");
-                    parts.iter_mut().for_each(|part| assert_eq!(part.push(obs, step).expect("finite"), added));
+                    shards.iter_mut().for_each(|shard| assert_eq!(shard.push(obs, step).expect("finite"), added));
                 });
-                prop_assert!(parts.iter().all(|part| part.replay().len() == whole.replay().len()));
+                prop_assert!(shards.iter().all(|shard| shard.replay().len() == whole.replay().len()));
                 if whole.replay().is_empty() || t % 3 != 2 {
                     continue;
                 }
                 let words: Vec<u32> = (0..17).map(|_| rng.next_u32()).collect();
                 let mut expected = whole.replay().batch(17).expect("fits");
                 whole.sample(&words, 0.4, &mut expected).expect("enough");
-                for (batch, part) in drawn_from(&parts, &words).iter().zip(&mut parts) {
+                for (batch, shard) in drawn_from(&shards, &words).iter().zip(&mut shards) {
                     prop_assert_eq!(batch.columns(), expected.columns());
-                    part.update(batch, &[2.0; 17]).expect("finite");
+                    shard.update(batch, &[2.0; 17]).expect("finite");
                 }
                 whole.update(&expected, &[2.0; 17]).expect("finite");
             }
@@ -206,31 +210,31 @@ mod tests {
     #[test]
     fn a_part_takes_the_bytes_that_are_documented() {
         let host = <dyn Memory>::host();
-        let part = |shape, index| ReplayBuffer::part_in(shape, 8000, Part::new(index, 4), &host).expect("fits");
-        let rows = part(shape(1, 1), 3);
+        let shard = |shape, index| ReplayBuffer::shard_in(shape, 8000, Shard::new(index, 4), &host).expect("fits");
+        let rows = shard(shape(1, 1), 3);
         assert_eq!(4 * rows.words().len(), 8000 * ReplayBuffer::bytes_per_transition(rows.shape()) / 4);
         let stacked = TransitionShape { obs: Dtype::U8, obs_len: 4 * 800, stack: 4, ..shape(1, 1) };
-        let parts: Vec<_> = (0..4).map(|index| part(stacked, index)).collect();
-        let frames = |part: &ReplayBuffer| part.frames.as_ref().expect("stacked").data().len();
+        let shards: Vec<_> = (0..4).map(|index| shard(stacked, index)).collect();
+        let frames = |shard: &ReplayBuffer| shard.frames.as_ref().expect("stacked").data().len();
         // Room for the frames of waiting steps.
-        assert_eq!(parts.iter().map(frames).sum::<usize>(), (8000 * 9 / 8 + 2 * (1 + 4 + 2)) * 800);
-        assert!(parts.iter().all(|part| frames(part).abs_diff(frames(&parts[0])) <= 800));
-        assert!(parts.iter().all(|part| 4 * part.words().len() == 8000 * (8 * 4 + 12)));
+        assert_eq!(shards.iter().map(frames).sum::<usize>(), (8000 * 9 / 8 + 2 * (1 + 4 + 2)) * 800);
+        assert!(shards.iter().all(|shard| frames(shard).abs_diff(frames(&shards[0])) <= 800));
+        assert!(shards.iter().all(|shard| 4 * shard.words().len() == 8000 * (8 * 4 + 12)));
         for (shape, shared) in [(*rows.shape(), 8000 * 44), (stacked, (9000 + 14) * 800)] {
-            assert_eq!(ReplayBuffer::shared_bytes(&shape, 8000), shared);
+            assert_eq!(ReplayBuffer::sharded_bytes(&shape, 8000), shared);
         }
     }
 
     #[test]
     fn a_part_is_neither_saved_nor_drawn_from_alone() {
-        let mut part = ReplayBuffer::part_in(shape(2, 1), 8, Part::new(1, 2), &<dyn Memory>::host()).expect("fits");
-        History::new(*part.shape(), 5, 0.2).step(|obs, step| part.push(obs, step).expect("finite"));
-        let mut batch = part.batch(1).expect("fits");
-        let alone = std::panic::AssertUnwindSafe(|| part.sample(&[0], &mut batch));
+        let mut shard = ReplayBuffer::shard_in(shape(2, 1), 8, Shard::new(1, 2), &<dyn Memory>::host()).expect("fits");
+        History::new(*shard.shape(), 5, 0.2).step(|obs, step| shard.push(obs, step).expect("finite"));
+        let mut batch = shard.batch(1).expect("fits");
+        let alone = std::panic::AssertUnwindSafe(|| shard.sample(&[0], &mut batch));
         assert!(std::panic::catch_unwind(alone).is_err());
         let mut file = Vec::new();
-        let error = part.save(&mut file).expect_err("refused").to_string();
-        assert!(error.contains("part") && file.is_empty(), "{error}");
-        assert!(part.restore(&mut &file[..]).expect_err("refused").to_string().contains("part"));
+        let error = shard.save(&mut file).expect_err("refused").to_string();
+        assert!(error.contains("shard") && file.is_empty(), "{error}");
+        assert!(shard.restore(&mut &file[..]).expect_err("refused").to_string().contains("shard"));
     }
 }

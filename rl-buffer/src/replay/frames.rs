@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::memory::filled;
-use crate::replay::part::Part;
+use crate::replay::shard::Shard;
 use crate::rollout::returns::goes_on;
 use crate::slab::{Layout, Memory, Slab, Span};
 use crate::{Error, ObsSlice, StepSlices, TransitionShape};
@@ -32,10 +32,10 @@ pub(crate) struct Frames {
     pub(crate) len: usize,
     /// Number of steps that a transition may look back for its frames.
     steps_back: usize,
-    /// One column of frames, (places, `len`).
+    /// One column of the frames that are stored here, (`own`, `len`).
     slab: Slab,
     frames: Span<u8>,
-    /// Number of frames that there is room for, in all parts together.
+    /// Number of frames that there is room for, in all shards together.
     pub(crate) places: usize,
     /// Places of the frames that are stored here.
     own: std::ops::Range<usize>,
@@ -70,7 +70,7 @@ impl Frames {
         (capacity as u128 + capacity as u128 / 8).saturating_add(slack)
     }
 
-    /// Bytes per transition of what all parts store.
+    /// Bytes per transition that every shard stores.
     pub(crate) const PLACE_BYTES: u128 = 8;
 
     /// Bytes per transition.
@@ -92,13 +92,13 @@ impl Frames {
         Self::places(shape, capacity).saturating_mul((shape.obs_len / shape.stack) as u128)
     }
 
-    pub(crate) fn new(shape: &TransitionShape, capacity: usize, part: Part, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
+    pub(crate) fn new(shape: &TransitionShape, capacity: usize, shard: Shard, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
         let places = Self::places(shape, capacity);
         if places > MAX_PLACES {
             return Err(Error::Capacity { capacity, max: (MAX_PLACES * 8 / 9) as usize });
         }
         let (places, len, n) = (places as usize, shape.obs_len / shape.stack, shape.n_envs * shape.stack);
-        let own = part.of(places);
+        let own = shard.of(places);
         let mut layout = Layout::default();
         let frames = layout.push::<u8>(own.len(), len);
         Ok(Self {
@@ -109,7 +109,7 @@ impl Frames {
             frames,
             places,
             own,
-            stacks: filled(if part.is_whole() { 0 } else { n * len }, 0)?,
+            stacks: filled(if shard.is_whole() { 0 } else { n * len }, 0)?,
             pushed: 0,
             current: filled(n, 0)?,
             known: filled(shape.n_envs, 0)?,
@@ -129,12 +129,12 @@ impl Frames {
         usize::try_from(self.pushed).map_or(self.places, |pushed| pushed.min(self.places)) * self.len
     }
 
-    /// Returns the frames that are stored here, (places, `len`).
+    /// Returns the frames that are stored here, (`own`, `len`).
     pub(crate) fn data(&self) -> &[u8] {
         self.slab.get(self.frames)
     }
 
-    /// Returns them for writing.
+    /// Returns these frames for writing.
     pub(crate) fn data_mut(&mut self) -> &mut [u8] {
         self.slab.get_mut(self.frames)
     }

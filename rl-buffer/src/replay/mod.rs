@@ -20,9 +20,9 @@ pub(crate) mod device;
 mod draw;
 pub(crate) mod exchange;
 pub(crate) mod frames;
-pub(crate) mod part;
 pub(crate) mod prioritized;
 mod row;
+pub(crate) mod shard;
 pub(crate) mod snapshot;
 pub(crate) mod sum_tree;
 pub(crate) mod transition;
@@ -32,8 +32,8 @@ use std::sync::Arc;
 
 use crate::memory::check_against;
 use crate::replay::frames::Frames;
-use crate::replay::part::Part;
 use crate::replay::row::{Row, store, store_mask, with_obs_len};
+use crate::replay::shard::Shard;
 use crate::replay::transition::{Windows, assert_shape, next};
 use crate::rollout::returns::{discount, goes_on, has_future};
 use crate::slab::{Layout, Memory, Slab, Span};
@@ -72,13 +72,13 @@ pub struct ReplayBuffer {
     shape: TransitionShape,
     capacity: usize,
     row: Row,
-    part: Part,
-    /// Indices of the rows that are stored here: all, unless other parts have some.
+    shard: Shard,
+    /// Indices of the rows that are stored here: all, unless other shards have some.
     own: Range<usize>,
     slab: Slab,
-    /// Rows of words, (C, `row.len`) of the whole.
+    /// Rows of words, (C of this shard, `row.len`).
     word_rows: Span<u32>,
-    /// Rows of byte observations, (C, 2 D) of the whole.
+    /// Rows of byte observations, (C of this shard, 2 D).
     byte_rows: Span<u8>,
     /// Total number of transitions added.
     pub(crate) added: u64,
@@ -115,22 +115,22 @@ impl ReplayBuffer {
     /// # Errors
     /// The errors of [`ReplayBuffer::new`], or [`Error::Block`] if the memory does not keep its promise.
     pub fn new_in(shape: TransitionShape, capacity: usize, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
-        Self::with_more(shape, capacity, Part::default(), [0; 2], memory)
+        Self::with_more(shape, capacity, Shard::default(), [0; 2], memory)
     }
 
-    /// Creates an empty buffer that stores one part of the transitions.
+    /// Creates an empty buffer that stores one shard of the transitions.
     ///
     /// # Errors
     /// Those of [`ReplayBuffer::new_in`].
-    pub fn part_in(shape: TransitionShape, capacity: usize, part: Part, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
-        Self::with_more(shape, capacity, part, [0; 2], memory)
+    pub fn shard_in(shape: TransitionShape, capacity: usize, shard: Shard, memory: &Arc<dyn Memory>) -> Result<Self, Error> {
+        Self::with_more(shape, capacity, shard, [0; 2], memory)
     }
 
     /// Creates a buffer that leaves room for other memory, per transition and in total.
     pub(crate) fn with_more(
         shape: TransitionShape,
         capacity: usize,
-        part: Part,
+        shard: Shard,
         [each, fixed]: [u128; 2],
         memory: &Arc<dyn Memory>,
     ) -> Result<Self, Error> {
@@ -144,13 +144,13 @@ impl ReplayBuffer {
         let (stored, stacked) = (shape.stored(), shape.stack > 1);
         let windows = if shape.n_step > 1 { Windows::bytes(&stored) } else { 0 };
         let frames = if stacked { Frames::bytes_fixed(&shape) } else { 0 };
-        let stacks = if stacked && !part.is_whole() { (shape.n_envs as u128).saturating_mul(shape.obs_len as u128) } else { 0 };
+        let stacks = if stacked && !shard.is_whole() { (shape.n_envs as u128).saturating_mul(shape.obs_len as u128) } else { 0 };
         let fixed = windows.saturating_add(frames).saturating_add(stacks).saturating_add(fixed);
-        let shared = Self::shared_bytes_each(&shape);
-        let of_part = Self::bytes_each(&shape) - shared + shared.div_ceil(part.n_parts() as u128);
-        check_against(capacity, of_part + each, fixed, memory.available())?;
+        let sharded = Self::sharded_bytes_each(&shape);
+        let of_shard = Self::bytes_each(&shape) - sharded + sharded.div_ceil(shard.n_shards() as u128);
+        check_against(capacity, of_shard + each, fixed, memory.available())?;
         let row = Row::new(&stored);
-        let own = if stacked { 0..capacity } else { part.of(capacity) };
+        let own = if stacked { 0..capacity } else { shard.of(capacity) };
         let mut layout = Layout::default();
         let (word_rows, byte_rows) = (layout.push(own.len(), row.len), layout.push(own.len(), 2 * row.bytes));
         Ok(Self {
@@ -158,13 +158,13 @@ impl ReplayBuffer {
             word_rows,
             byte_rows,
             windows: if shape.n_step > 1 { Some(Windows::new(&stored)?) } else { None },
-            frames: if stacked { Some(Frames::new(&shape, capacity, part, memory)?) } else { None },
+            frames: if stacked { Some(Frames::new(&shape, capacity, shard, memory)?) } else { None },
             oldest: 0,
             added: 0,
             shape,
             capacity,
             row,
-            part,
+            shard,
             own,
         })
     }
@@ -184,15 +184,15 @@ impl ReplayBuffer {
         if shape.stack > 1 { rows.saturating_add(Frames::block_bytes(shape, capacity)) } else { rows }
     }
 
-    /// Bytes of which each of several parts has its share: rows, or frames of stacks.
+    /// Bytes that are divided among shards: of rows, or of the frames of stacks.
     #[must_use]
-    pub fn shared_bytes(shape: &TransitionShape, capacity: usize) -> u128 {
-        let rows = (capacity as u128).saturating_mul(Self::shared_bytes_each(shape));
+    pub fn sharded_bytes(shape: &TransitionShape, capacity: usize) -> u128 {
+        let rows = (capacity as u128).saturating_mul(Self::sharded_bytes_each(shape));
         if shape.stack > 1 { Frames::block_bytes(shape, capacity) } else { rows }
     }
 
-    /// Bytes of a transition of which each of several parts has its share.
-    fn shared_bytes_each(shape: &TransitionShape) -> u128 {
+    /// Bytes of a transition that are divided among shards.
+    fn sharded_bytes_each(shape: &TransitionShape) -> u128 {
         Self::bytes_each(shape) - if shape.stack > 1 { Self::bytes_each(&shape.stored()) + Frames::PLACE_BYTES } else { 0 }
     }
 
@@ -316,7 +316,7 @@ impl ReplayBuffer {
 
     /// Returns the largest discrete action, including waiting steps; 0 if empty.
     ///
-    /// Meaningless for continuous actions.
+    /// Of a shard, among its rows. Meaningless for continuous actions.
     #[must_use]
     pub fn max_action(&self) -> u32 {
         let rows = self.words().chunks_exact(self.row.len).take(self.used()).map(|words| words[self.row.action]);
@@ -450,7 +450,7 @@ impl ReplayBuffer {
 
     /// Writes rows from index `at` on, without wrapping around.
     ///
-    /// Those of other parts are left out.
+    /// Skips rows of other shards.
     fn write_rows<const D: usize>(&mut self, at: usize, obs: ObsSlice<'_>, step: &StepSlices<'_>, envs: Range<usize>) {
         let (row, a, gamma) = (self.row, self.shape.action_len(), self.shape.gamma);
         let d = row.obs.max(row.bytes);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rl_envs::{Rng, math};
 
 use crate::memory::filled;
-use crate::replay::part::Part;
+use crate::replay::shard::Shard;
 use crate::replay::sum_tree::check_priority;
 use crate::slab::Memory;
 use crate::{Batch, Error, ObsSlice, ReplayBuffer, StepSlices, SumTree, TransitionShape, Transitions};
@@ -54,21 +54,21 @@ impl PrioritizedReplayBuffer {
         epsilon: f32,
         memory: &Arc<dyn Memory>,
     ) -> Result<Self, Error> {
-        Self::part_in(shape, capacity, alpha, epsilon, Part::default(), memory)
+        Self::shard_in(shape, capacity, alpha, epsilon, Shard::default(), memory)
     }
 
-    /// Creates an empty buffer that stores one part of the transitions.
+    /// Creates an empty buffer that stores one shard of the transitions.
     ///
     /// It has all priorities.
     ///
     /// # Errors
     /// Those of [`PrioritizedReplayBuffer::new_in`].
-    pub fn part_in(
+    pub fn shard_in(
         shape: TransitionShape,
         capacity: usize,
         alpha: f32,
         epsilon: f32,
-        part: Part,
+        shard: Shard,
         memory: &Arc<dyn Memory>,
     ) -> Result<Self, Error> {
         for (what, value) in [("alpha", alpha), ("epsilon", epsilon)] {
@@ -77,7 +77,7 @@ impl PrioritizedReplayBuffer {
             }
         }
         Ok(Self {
-            replay: ReplayBuffer::with_more(shape, capacity, part, [SumTree::BYTES_EACH, SumTree::BYTES_FIXED], memory)?,
+            replay: ReplayBuffer::with_more(shape, capacity, shard, [SumTree::BYTES_EACH, SumTree::BYTES_FIXED], memory)?,
             tree: SumTree::new(capacity)?,
             alpha,
             epsilon,
@@ -180,7 +180,7 @@ impl PrioritizedReplayBuffer {
     /// [`Error::TooFew`] if the buffer is empty, [`Error::Setting`] unless `beta` is between 0 and 1.
     ///
     /// # Panics
-    /// If the number of words differs from the batch size, or the batch has another shape.
+    /// If the number of words differs from the batch size, the batch has another shape, or this is one of several shards.
     pub fn sample(&self, words: &[u32], beta: f32, batch: &mut Batch) -> Result<(), Error> {
         self.draw(words, beta, batch)?;
         self.replay.gather(batch);
@@ -193,7 +193,7 @@ impl PrioritizedReplayBuffer {
     /// Those of [`PrioritizedReplayBuffer::sample`].
     ///
     /// # Panics
-    /// If the batch has another shape.
+    /// If the batch has another shape, or this is one of several shards.
     pub fn sample_with(&self, rng: &mut Rng, beta: f32, batch: &mut Batch) -> Result<(), Error> {
         batch.with_words(rng, |words, batch| self.sample(words, beta, batch))
     }

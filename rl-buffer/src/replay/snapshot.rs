@@ -109,7 +109,7 @@ impl ReplayBuffer {
     /// Writes the whole buffer, including waiting steps.
     ///
     /// # Errors
-    /// [`Error::Io`] if `out` cannot be written, [`Error::BadState`] for a part.
+    /// [`Error::Io`] if `out` cannot be written, [`Error::BadState`] for one of several shards.
     pub fn save(&self, out: &mut impl Write) -> Result<(), Error> {
         self.check_whole()?;
         write(out, &header(self.shape(), self.capacity()).map(|(_, value)| value))?;
@@ -196,9 +196,9 @@ impl ReplayBuffer {
         read
     }
 
-    /// Refuses a part: a file has all transitions.
+    /// Refuses a shard: a file has all transitions.
     fn check_whole(&self) -> Result<(), Error> {
-        ensure(self.part.is_whole(), "has all transitions, but this memory keeps a part of them")
+        ensure(self.shard.is_whole(), "has all transitions, but this one is a shard of several")
     }
 
     fn fill_from(&mut self, input: &mut impl Read) -> Result<(), Error> {

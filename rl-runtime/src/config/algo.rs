@@ -53,7 +53,7 @@ pub struct Build<'a> {
     pub env: Option<Entry>,
     /// Ranks that share these environments, if there are any.
     pub ranks: Option<Arc<dyn Ranks>>,
-    /// Where replayed transitions are kept.
+    /// Storage of replayed transitions.
     pub replay: ReplayStorage,
 }
 

@@ -145,10 +145,11 @@ settings! {
         /// Directory of a file that holds the replay memory; empty: no file.
         #[serde(default)]
         replay_dir: String = String::new(), Kind::Text(|_| true, "the path of a directory"), resumable;
-        /// Keeps a part of the replay memory on each rank or device that shares a training.
+        /// Divides the replay memory among the ranks or devices that learn.
         ///
-        /// Otherwise each has all of it. The transitions of every minibatch are then exchanged. Without effect in one process
-        /// with one device.
+        /// The ranks exchange the transitions of every minibatch; the results are the same. If false, each rank has the whole
+        /// replay memory. Without effect in one process with one device, and with `mpi = actors` and `central`, where the learner
+        /// has all of it. Needs `save_replay` and `replay_on_device` to be false.
         #[serde(default)]
         shard_replay: bool = false, Kind::Bool, resumable;
         /// File of recorded steps to learn from in place of environments; empty: none.

@@ -207,7 +207,9 @@ impl Training {
         if let Some((snapshot, replay, collector, progress)) = self.exchange(None)? {
             let mut replay = replay.as_deref();
             let replay = replay.as_mut().map(|bytes| (bytes as &mut dyn Read, "replay memory"));
-            self.restore(&snapshot, replay, Vec::new(), collector, progress, None)?;
+            // If the recording is another one than before, rank 0 has dropped what waited for its rest.
+            let recording = self.run.config.run.offline.clone();
+            self.restore(&snapshot, replay, Vec::new(), collector, progress, Some(&recording))?;
         }
         let Self { run, agent, pipeline, .. } = self;
         let mut ends = run.is_complete();

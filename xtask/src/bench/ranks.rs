@@ -39,18 +39,23 @@ pub(crate) fn build(root: &Path) -> Result<()> {
 /// `python` is that of Gymnasium's environments.
 pub(crate) fn rate(root: &Path, n_ranks: usize, threads: usize, args: &str, python: &Path) -> Result<f64> {
     let dir = root.join("target/ranks-runs");
+    let rate = train(root, n_ranks, threads, args, python, &dir)?;
     let _ = fs::remove_dir_all(&dir);
+    Ok(rate)
+}
+
+/// Trains as [`rate`] does, and leaves the run in `dir`.
+pub(crate) fn train(root: &Path, n_ranks: usize, threads: usize, args: &str, python: &Path, dir: &Path) -> Result<f64> {
+    let _ = fs::remove_dir_all(dir);
     let rl = root.join("target/release/rl");
     let mut command = if n_ranks == 1 { Command::new(&rl) } else { Command::new("mpirun") };
     if n_ranks > 1 {
         command.args(["--quiet", "--oversubscribe", "--bind-to", "none", "-n", &n_ranks.to_string()]).arg(rl);
         command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
     }
-    command.env("RL_PYTHON", python).args(TRAIN.split(' ')).args(args.split_whitespace());
-    command.args(["--threads", &threads.to_string(), "--run-dir"]).arg(&dir);
-    let rate = last_line(&mut command)?["env_steps_per_s"].as_f64().context("env_steps_per_s")?;
-    let _ = fs::remove_dir_all(&dir);
-    Ok(rate)
+    command.current_dir(root).env("RL_PYTHON", python).args(TRAIN.split(' ')).args(args.split_whitespace());
+    command.args(["--threads", &threads.to_string(), "--run-dir"]).arg(dir);
+    last_line(&mut command)?["env_steps_per_s"].as_f64().context("env_steps_per_s")
 }
 
 /// Measures, and writes the record.

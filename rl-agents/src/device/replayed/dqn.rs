@@ -364,9 +364,9 @@ mod tests {
                 let pool = Pool::new(1).unwrap();
                 let mut collector = Collector::new(5, &CartPole::default(), &pool, 1).unwrap();
                 let mut rollout = collector.rollout(9).unwrap();
-                // Without a copy of all transitions, each device's thread keeps a part of them.
-                let parts = ranks.clone().filter(|_| !replay_on_device);
-                let storage = ReplayStorage { ranks: parts, ..ReplayStorage::default() };
+                // Without a copy of all transitions, each device's thread stores a shard of them.
+                let sharers = ranks.clone().filter(|_| !replay_on_device);
+                let storage = ReplayStorage { ranks: sharers, ..ReplayStorage::default() };
                 let dqn = agent_in(&storage, &collector, &net, &config);
                 let mut dqn = if let Some(device) = device { dqn.on_device(device).unwrap() } else { dqn };
                 ranks.into_iter().for_each(|ranks| dqn.shared().unwrap().share(ranks));

@@ -67,10 +67,10 @@ impl DeviceMinibatches {
     /// `n_optimizers` learn from them. With a copy of the replay memory if `copied`.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a copy of a part; [`Error::Buffer`] and [`Error::Device`].
+    /// [`Error::Setting`] for a copy of a shard; [`Error::Buffer`] and [`Error::Device`].
     pub(crate) fn new(device: &Device, of: &Experience, copied: bool, b: usize, n_optimizers: usize) -> Result<Self, Error> {
-        if copied && of.is_part() {
-            let allowed = "but each rank keeps a part of the transitions, and a copy has all";
+        if copied && of.is_sharded() {
+            let allowed = "but each rank stores a shard of the transitions, and a copy has all";
             return Err(Error::Setting { name: "replay_on_device", value: "true".into(), allowed });
         }
         let (replay, shape) = (of.transitions(), of.transitions().shape());
@@ -143,7 +143,7 @@ impl DeviceMinibatches {
     /// After the fraction `done` of training.
     ///
     /// # Errors
-    /// [`Error::Buffer`] and [`Error::Device`].
+    /// [`Error::Buffer`] and [`Error::Device`]; [`Error::PeerEnded`] if another rank will not draw.
     pub(crate) fn draw(&mut self, experience: &mut Experience, done: f32) -> Result<(), Error> {
         let Self { stream, copies, replay, generation, slots, at, times } = self;
         let Slot { here, there, update, .. } = &mut slots[*at];

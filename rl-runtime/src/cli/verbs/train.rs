@@ -290,11 +290,14 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
             let budget = Budget::training(&config, entry).of_rank(n_ranks);
             budget.check()?;
             if args.dry_run {
-                // Parameters that are not drawn take the same memory.
-                let mut training = Training::builder(&config, entry).profile(profile).unset().build()?;
+                // Parameters that are not drawn take the same memory. A rank, which has no device, is not built alone.
+                let on_device = match ranks {
+                    Some(_) => Vec::new(),
+                    None => Training::builder(&config, entry).profile(profile).unset().build()?.device_memory(),
+                };
                 let device = if config.n_devices() > 1 { format!("each of {device}") } else { device };
                 warnings(&config, entry).iter().for_each(|warning| report.warn(warning));
-                report.memory(&device, &budget.parts()?, &training.device_memory());
+                report.memory(&device, &budget.parts()?, &on_device);
                 send(ranks, None)?;
                 return Ok(ExitCode::SUCCESS);
             }

@@ -209,6 +209,8 @@ fn several_devices_leave_the_files_of_one() {
     let dqn = ["dqn.learning_starts=100", "dqn.train_freq=64", "dqn.batch_size=140", "dqn.save_replay=true"];
     let dqn = [&["--algo", "dqn"][..], &dqn.map(|setting| ["--set", setting]).concat()].concat();
     let prioritized = ["--set", "dqn.prioritized=true", "--set", "dqn.replay_on_device=true", "--set", "dqn.n_steps=3"];
+    let sharded = ["dqn.save_replay=false", "dqn.buffer_size=300", "shard_replay=true"];
+    let sharded = [&dqn[..], &sharded.map(|setting| ["--set", setting]).concat()].concat();
     let continuous = |algo: &'static str| {
         let settings = ["learning_starts=100", "train_freq=64", "batch_size=140", "save_replay=true"];
         let settings = settings.into_iter().flat_map(|setting| ["--set".to_string(), format!("{algo}.{setting}")]);
@@ -227,6 +229,7 @@ fn several_devices_leave_the_files_of_one() {
         ("breakout", "half", &half, &["emulated:2"]),
         ("breakout", "dqn", &dqn, &["emulated:2"]),
         ("cartpole", "dqn", &[&dqn[..], &prioritized].concat(), &["emulated:3"]),
+        ("snake", "dqn", &sharded, &["emulated:3"]),
         ("pendulum", "sac", &sac, &["emulated:2"]),
         ("pendulum", "td3", &td3, &["emulated:3"]),
     ] {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::harness::{finish, load, newest, rl, text};
+use crate::harness::{can_compare, finish, load, newest, rl, text};
 use serde_json::Value;
 
 /// Runs `rl`, which must exit with `code`; returns stdout and stderr.
@@ -66,6 +66,12 @@ fn a_resumed_run_continues_its_recording_and_a_replay_memory_is_one_too() {
     let replay = |name: &str| fs::read(newest(&at(name)).join("replay.bin")).unwrap();
     assert!(replay("whole") == replay("parts"), "the same transitions in the same order");
     assert!(whole.agent.params == parts.agent.params, "the same bits as without a pause");
+    if can_compare() {
+        train(&at("steps"), &at("devices"), &format!("--steps 1400 --device emulated:2 {settings}"));
+        run(&["train", "--resume", text(&at("devices")), "--steps", "2400"], 0);
+        let devices = load(&newest(&at("devices"))).unwrap();
+        assert!(devices.agent.params == whole.agent.params, "the same bits on two devices");
+    }
     // A recording that has moved is named again; another one may follow it.
     fs::rename(at("steps"), at("moved")).unwrap();
     run(&["train", "--resume", text(&at("parts")), "--steps", "2600"], 1);
