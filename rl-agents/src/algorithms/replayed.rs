@@ -114,7 +114,8 @@ pub struct ReplayStorage {
     pub memory: Arc<dyn Memory>,
     /// Ranks that store a shard of the transitions each.
     ///
-    /// They exchange the transitions of every minibatch. The ranks given to [`Shareable::share`](crate::agent::Shareable::share). `None`: all transitions are stored here.
+    /// They exchange the transitions of every minibatch, and are those given to
+    /// [`Shareable::share`](crate::agent::Shareable::share). `None`: all transitions are stored here.
     pub ranks: Option<Arc<dyn Ranks>>,
 }
 

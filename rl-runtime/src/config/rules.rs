@@ -4,6 +4,7 @@
 //! file: `Algorithm::check` and `Algorithm::fits`.
 
 use rl_agents::{LearnerKind, MemoryKind, NetConfig};
+use rl_envs::Dtype;
 use rl_envs::catalog::Entry;
 use rl_envs::wrappers::{Hidden, Wrappers};
 
@@ -310,7 +311,8 @@ fn may_block(config: &Config, entry: &Entry) -> bool {
 }
 
 fn remembers_stacks(config: &Config, entry: &Entry) -> bool {
-    config.replays() && entry.spaces().obs.stack() > 1
+    let obs = config.wrapped(entry).spaces().obs;
+    config.replays() && obs.dtype() == Dtype::U8 && obs.stack() > 1
 }
 
 /// Says why those that share a training cannot do something, and what can.
@@ -378,7 +380,11 @@ mod tests {
 
     impl Batches for Workers {
         fn spaces(&self) -> Spaces {
-            let obs = Space::vector(&[0.0; 2], &[1.0; 2]).stacked(self.stack);
+            let obs = if self.stack > 1 {
+                Space::bytes(&[2], 255, 1.0).stacked(self.stack)
+            } else {
+                Space::vector(&[0.0; 2], &[1.0; 2])
+            };
             Spaces { obs, actions: ActionSpace::Discrete { n: 2, masked: false } }
         }
 
@@ -471,7 +477,13 @@ mod tests {
         ("gym:Some-v1", "ppo", "mpi='central' drive='first_come' n_envs=2", 4, "3 actors have 2 environments to share"),
         ("cartpole", "ppo", "mpi='actors' pipeline='overlapped' max_lag=3", 4, "--set pipeline=overlapped --set max_lag=5"),
         ("cartpole", "ppo", "mpi='actors' pipeline='overlapped' device='cuda' env_device='learner'", 2, "use env_device = cpu"),
-        ("gym:Stacks-v1", "dqn", "mpi='actors' pipeline='overlapped'", 2, "stacked frames of environments in step only"),
+        (
+            "snake",
+            "dqn",
+            "mpi='actors' pipeline='overlapped' env.frame_stack=4",
+            2,
+            "stacked frames of environments in step only",
+        ),
         ("cartpole", "ppo", "pipeline='overlapped'", 2, "which ranks of MPI cannot share so far; use pipeline = sync"),
         ("cartpole", "ppo", "device='cuda'", 2, "which ranks of MPI cannot share so far; use --device cpu"),
         (

@@ -11,7 +11,7 @@ use crate::harness::{finish, rl, text};
 /// Parts of commands that cannot run everywhere.
 const ONLY_PARSED: [&str; 5] = ["gym:", "--device cuda", "mine.toml", "RUN", "walk"];
 /// Parts that shorten a command, by its first words.
-const SHORTER: [(&str, &str); 13] = [
+const SHORTER: [(&str, &str); 14] = [
     ("train --resume", "--steps 2048"),
     ("train pendulum --algo sac", "--steps 200 --set hidden=[64] --set eval_episodes=2"),
     (
@@ -33,6 +33,7 @@ const SHORTER: [(&str, &str); 13] = [
     ("tune", "--seconds 1"),
     ("bench env", "--seconds 0.1"),
     ("bench update", "--seconds 0.1"),
+    ("bench act", "--seconds 0.1"),
     ("bench replay", "--seconds 0.1"),
     ("bench pipeline", "--seconds 0.5 --n-steps 8"),
 ];
