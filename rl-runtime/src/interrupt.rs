@@ -19,6 +19,7 @@ pub fn request() {
 /// Forgets the request, for the next run of a process that has several.
 pub fn clear() {
     REQUESTED.store(false, Ordering::Relaxed);
+    FINISHES.store(false, Ordering::Relaxed);
 }
 
 /// True if the run has been asked to stop.

@@ -657,6 +657,29 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
     }
 }
 
+#[test]
+fn a_saved_state_counts_steps_of_environments_not_batches() {
+    let waits = [200, 310, 420, 530].map(|micros| match micros {
+        200 => |_| Ok(Duration::from_micros(200)),
+        310 => |_| Ok(Duration::from_micros(310)),
+        420 => |_| Ok(Duration::from_micros(420)),
+        _ => (|_| Ok(Duration::from_micros(530))) as Trouble,
+    });
+    let config = FirstComeConfig { min_ready: 1, deadline: Duration::ZERO, ..FirstComeConfig::default() };
+    let mut ready = FirstComeCollector::new(envs(waits.to_vec(), FaultConfig::default()), 5, config).unwrap();
+    let (mut filled, track) = (filled(ready.shape(5)), Profile::new(false).track("test"));
+    let policy = policy(&Counting::spaces());
+    let (mut most, mut counts) = (0, [0; 4]);
+    for learnt in 0..20 {
+        ready.collect(&policy, learnt, &mut filled, &track).unwrap();
+        filled.rollout.env_idx().iter().for_each(|&env| counts[env as usize] += 5);
+        most = *counts.iter().max().unwrap();
+    }
+    // The quickest environment may have two more segments that no rollout has yet.
+    let steps = ready.save().unwrap().steps();
+    assert!((most..=most + 10).contains(&steps), "{steps} of {counts:?}");
+}
+
 /// Policy that checks the environments' indices, which [`Echo`] observes.
 #[derive(Clone)]
 struct Indexing;

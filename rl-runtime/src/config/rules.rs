@@ -284,6 +284,14 @@ const RULES: &[Rule] = &[
         }),
     },
     Rule {
+        keys: &["learner"],
+        broken: Shared(|config, _, n_ranks| {
+            let (cannot, _) = cannot_share(config, n_ranks)?;
+            let broken = n_ranks > 1 && config.net.learner == LearnerKind::Reference;
+            broken.then(|| format!("learner is reference, whose sums have no stated order, {cannot}; use learner = fused"))
+        }),
+    },
+    Rule {
         keys: &["device"],
         broken: Shared(|config, _, n_ranks| {
             let (cannot, _) = cannot_share(config, n_ranks)?;
@@ -485,6 +493,7 @@ mod tests {
             "stacked frames of environments in step only",
         ),
         ("cartpole", "ppo", "pipeline='overlapped'", 2, "which ranks of MPI cannot share so far; use pipeline = sync"),
+        ("cartpole", "ppo", "learner='reference'", 2, "which ranks of MPI cannot share so far; use learner = fused"),
         ("cartpole", "ppo", "device='cuda'", 2, "which ranks of MPI cannot share so far; use --device cpu"),
         (
             "gym:Some-v1",

@@ -179,6 +179,11 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         self.slots.iter_mut().for_each(|slot| slot.steps += steps);
     }
 
+    /// Returns the largest number of lifetime steps of an environment.
+    pub(crate) fn most_steps(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.steps).max().unwrap_or(0)
+    }
+
     /// Returns the fault counts.
     #[must_use]
     pub fn counts(&self) -> FaultCounts {

@@ -37,7 +37,7 @@ pub struct Filled {
     pub waiting: usize,
     /// Fraction of training that remains before the rollout is learnt from.
     ///
-    /// 1 at the start.
+    /// 1 at the start. Set before the rollout is collected, too.
     pub remaining: f32,
 }
 

@@ -81,8 +81,6 @@ pub struct FirstComeCollector<E: BlockingEnv> {
     log_probs: Vec<f32>, // (N)
     values: Vec<f32>,    // (N)
     states: Vec<f32>,    // (n, S)
-    /// Batches that the policy acted on, saved as the lifetime step.
-    batches: u64,
     /// Actions chosen.
     acted: u64,
     dropped: u64,
@@ -198,7 +196,6 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
             log_probs: vec![0.0; n],
             values: vec![0.0; n],
             states: Vec::new(),
-            batches: 0,
             acted: 0,
             dropped: 0,
             envs,
@@ -267,7 +264,6 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
         // As if environments acted in turn: a policy that depends on the step counts actions, however small the batches are.
         let n_envs = stretches.len() as u64;
         let (step, first_env) = (1 + self.acted / n_envs, (self.acted % n_envs) as u32);
-        self.batches += 1;
         self.acted += n as u64;
         envs.calls.batch(n);
         let choice = Choice::Sample { seed: envs.seed, step, first_env };
@@ -398,13 +394,13 @@ impl<E: BlockingEnv> Collect for FirstComeCollector<E> {
     }
 
     fn save(&self) -> Result<CollectorState, Error> {
-        Ok(CollectorState::without_envs(self.batches))
+        // No counter of the policy's or the environments' randomness is used twice.
+        let steps = self.acted.div_ceil(self.stretches.len() as u64).max(self.envs.most_steps());
+        Ok(CollectorState::without_envs(steps))
     }
 
     fn load(&mut self, state: CollectorState) -> Result<(), Error> {
-        self.batches = state.steps();
-        // A batch has at most N actions, so no counter of the policy's randomness is used twice.
-        self.acted = self.batches * self.stretches.len() as u64;
+        self.acted = state.steps() * self.stretches.len() as u64;
         self.envs.skip(state.steps());
         Ok(())
     }

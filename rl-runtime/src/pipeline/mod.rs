@@ -70,6 +70,8 @@ pub enum Flow {
 struct Order {
     policy: Box<dyn Policy>,
     learnt: u64,
+    /// Fraction of training that remains when the rollout is learnt from.
+    remaining: f32,
 }
 
 /// Producer's thread, with the learner's ends of the rings.
@@ -103,8 +105,9 @@ struct Producer<C> {
 
 impl<C: Collect> Producer<C> {
     /// Collects on the calling thread.
-    fn collect(&mut self, policy: &dyn Policy, learnt: u64) -> Result<Filled, Error> {
+    fn collect(&mut self, policy: &dyn Policy, learnt: u64, remaining: f32) -> Result<Filled, Error> {
         let (Some(collector), Some(mut filled)) = (&mut self.collector, self.buffers.pop()) else { return Err(self.lost()) };
+        filled.remaining = remaining;
         collector.collect(policy, learnt, &mut filled, &self.track)?;
         Ok(filled)
     }
@@ -119,6 +122,7 @@ impl<C: Collect> Producer<C> {
             loop {
                 let next = track.time(Phase::WaitLearner, || to_act.recv().and_then(|order| Ok((order, free.recv()?))));
                 let Ok((order, mut filled)) = next else { return Ok(Ended { collector, rollouts: free }) };
+                filled.remaining = order.remaining;
                 collector.collect(&*order.policy, order.learnt, &mut filled, &track)?;
                 filled.rollout.send().map_err(rl_agents::Error::from)?;
                 if to_act.send(order).is_err() || free.send(filled).is_err() {
@@ -268,7 +272,8 @@ impl<C: Collect> Pipeline<C> {
             let statistics = Statistics { obs: older.statistics.obs, ..snapshot.statistics.clone() };
             let counters = Counters { version: older.counters.version, ..snapshot.counters };
             agent.load(&Snapshot { params: older.params, moments: snapshot.moments.clone(), statistics, counters })?;
-            self.orders.push_back(Order { policy: agent.acting(self.remaining(i, steps)).copy(), learnt });
+            let remaining = self.remaining(i, steps);
+            self.orders.push_back(Order { policy: agent.acting(remaining).copy(), learnt, remaining });
         }
         Ok(agent.load(snapshot)?)
     }
@@ -329,8 +334,8 @@ impl<C: Collect> Pipeline<C> {
     fn order_first(&mut self, agent: &mut dyn Agent, steps: u64) -> Result<(), Error> {
         let (n, n_ahead) = (self.producers.len(), self.n_ahead);
         for i in self.orders.len()..n_ahead {
-            let policy = agent.acting(self.remaining(i, steps)).copy();
-            self.orders.push_back(Order { policy, learnt: self.learnt });
+            let remaining = self.remaining(i, steps);
+            self.orders.push_back(Order { policy: agent.acting(remaining).copy(), learnt: self.learnt, remaining });
         }
         if n_ahead == 0 || self.producers.iter().all(|producer| producer.running.is_some()) {
             return Ok(());
@@ -366,7 +371,7 @@ impl<C: Collect> Pipeline<C> {
         let (remaining, waiting) = (self.remaining(0, steps), self.producers.iter().map(Producer::waiting).sum());
         let producer = &mut self.producers[self.turn];
         let mut filled = if self.n_ahead == 0 {
-            producer.collect(agent.acting(remaining), self.learnt)?
+            producer.collect(agent.acting(remaining), self.learnt, remaining)?
         } else {
             self.track.time(Phase::WaitProducers, || producer.receive())?
         };
@@ -417,7 +422,7 @@ impl<C: Collect> Pipeline<C> {
         }
         let mut order = producer.exchange(filled)?;
         agent.acting(remaining).copy_to(&mut order.policy);
-        order.learnt = self.learnt;
+        (order.learnt, order.remaining) = (self.learnt, remaining);
         self.orders.push_back(order);
         Ok(())
     }

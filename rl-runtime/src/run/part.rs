@@ -338,7 +338,12 @@ impl<'a> Part<'a> {
         let (last, track) = (*end != End::Steps || run.is_complete(), run.track.clone());
         track.time(Phase::Checkpoint, || {
             let collectors = pipeline.collectors()?;
-            let collector = collectors[0].save()?;
+            let mut collector = collectors[0].save()?;
+            if run.config.run.mpi.has_actors() {
+                // Actors keep no count; environments that continue elsewhere must not repeat random numbers.
+                collector =
+                    CollectorState::without_envs(collector.steps().max(run.progress.iterations * run.config.n_steps() as u64));
+            }
             let checkpoint = run.checkpoint(agent, collector, pipeline.older())?;
             let saves = &mut run.saves;
             let save = if last { Saves::save_last } else { Saves::save };

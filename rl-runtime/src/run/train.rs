@@ -113,6 +113,10 @@ impl Training {
         };
         let name = replay.as_ref().and_then(|path| path.file_name()).unwrap_or_default().display().to_string();
         let replay = file.as_mut().map(|file| (file as &mut dyn Read, &*name));
+        // Another recording, or the first one, is played from its start.
+        let RunConfig { offline, .. } = &self.run.config.run;
+        let collector =
+            if offline.is_empty() || config.run.offline == *offline { collector } else { CollectorState::without_envs(0) };
         self.loaded = self.run.ranks.as_ref().map(|_| collector.clone());
         let env_steps = progress.env_steps;
         self.restore(&agent, replay, ahead, collector, progress, Some(&config.run.offline))?;

@@ -287,17 +287,27 @@ fn a_learner_that_goes_ends_the_producer() {
 }
 
 /// Collector that dawdles in a pattern of its own.
-struct Dawdling(Collector, u64);
+struct Dawdling {
+    collector: Collector,
+    pattern: u64,
+    /// Index of its next rollout among those of all collectors, their number, and that of all rollouts.
+    next: u64,
+    n: u64,
+    rollouts: u64,
+}
 
 impl Collect for Dawdling {
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
-        self.1 = self.1.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        std::thread::sleep(Duration::from_micros(self.1 >> 53));
-        Collect::collect(&mut self.0, policy, learnt, filled, track)
+        let remaining = 1.0 - self.next as f64 / self.rollouts as f64;
+        assert!((f64::from(filled.remaining) - remaining).abs() < 1e-6, "rollout {}: {}", self.next, filled.remaining);
+        self.next += self.n;
+        self.pattern = self.pattern.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        std::thread::sleep(Duration::from_micros(self.pattern >> 53));
+        Collect::collect(&mut self.collector, policy, learnt, filled, track)
     }
 
     fn shape(&self, n_steps: usize) -> RolloutShape {
-        self.0.shape(n_steps)
+        self.collector.shape(n_steps)
     }
 }
 
@@ -329,7 +339,8 @@ fn several_producers_take_turns_and_equal_the_plain_loop_bit_for_bit() {
         for seed in 0..3 {
             let mut found = agent(&config);
             let mode = max_lag.map_or(Mode::Sync, |max_lag| Mode::Overlapped { max_lag });
-            let dawdling = collectors(n).enumerate().map(|(i, collector)| Dawdling(collector, seed + 10 * i as u64)).collect();
+            let dawdling = |(next, collector)| Dawdling { collector, pattern: seed + 10 * next, next, n, rollouts };
+            let dawdling = (0..).zip(collectors(n)).map(dawdling).collect();
             let mut pipeline = Pipeline::new(mode, dawdling, n_steps, &<dyn Memory>::host(), &Profile::new(false)).unwrap();
             let mut i = 0;
             let mut learn = |filled: &mut Filled, agent: &mut dyn Agent| {

@@ -146,13 +146,9 @@ impl Peers for World {
         if config.run.mpi == Mpi::Central {
             return Ok(vec![central::collector(*self, self.n_ranks(), config, entry)?]);
         }
-        let (n_envs, steps, n_ahead) = (config.run.n_envs, config.run.steps, config.mode().n_ahead() as u64);
-        let samples = (config.n_steps() * n_envs) as u64;
+        let n_envs = config.run.n_envs;
         let actor = |rank| {
-            // The rollout of this policy is learnt from after those in flight.
-            let remaining = move |learnt: u64| (1.0 - ((learnt + n_ahead - 1) * samples) as f64 / steps as f64).max(0.0) as f32;
-            let (remaining, stop) = (Box::new(remaining), Arc::default());
-            Box::new(Remote { mail: *self, rank, n_envs, spaces: entry.spaces(), state_len: 0, remaining, stop })
+            Box::new(Remote { mail: *self, rank, n_envs, spaces: entry.spaces(), state_len: 0, stop: Arc::default() })
                 as Box<dyn Collect>
         };
         Ok((1..self.n_ranks()).map(actor).collect())

@@ -26,7 +26,7 @@ use crate::{Config, Error, interrupt, print};
 pub(crate) const VERB: &str = "actor-process";
 /// Longest message that is believed.
 const MAX_LEN: u64 = 1 << 36;
-/// Longest wait for a process to take an order, while it starts its environments.
+/// Longest wait for a process to take an order, beyond `start_timeout_s`.
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// Time in which a process closes its environments.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -78,7 +78,7 @@ impl<'a> ActorRank<'a> {
         self.started += 1;
         let role = Role { settings: self.config.to_toml(), seed, actor: [self.rank - 1, self.n_ranks - 1] };
         let failed = |error: Error| format!("cannot be started: {error}");
-        let process = ActorProcess::spawn(&role, self.python).map_err(failed)?;
+        let process = ActorProcess::spawn(&role, self.python, self.config.faults().start_timeout).map_err(failed)?;
         if let Some(heard) = heard.cloned() {
             let socket = process.link.socket.try_clone().map_err(|error| failed(Error::io(VERB)(error)))?;
             let (mut link, number) = (Link::new(socket), self.started);
@@ -171,7 +171,8 @@ struct ActorProcess {
 }
 
 impl ActorProcess {
-    fn spawn(role: &Role, python: Option<&Path>) -> Result<Self, Error> {
+    /// Spawns a process, whose environments start within `start`.
+    fn spawn(role: &Role, python: Option<&Path>, start: Duration) -> Result<Self, Error> {
         let spawned = || -> std::io::Result<(Child, UnixStream)> {
             let (socket, theirs) = UnixStream::pair()?;
             let mut command = Command::new(std::env::current_exe()?);
@@ -184,7 +185,7 @@ impl ActorProcess {
             let child = command.spawn()?;
             socket.set_read_timeout(Some(BEAT))?;
             // An order may not fit into the socket's memory, and a process that starts its environments reads none.
-            socket.set_write_timeout(Some(START_LIMIT))?;
+            socket.set_write_timeout(Some(start.saturating_add(START_LIMIT)))?;
             Ok((child, socket))
         };
         let (child, socket) = spawned().map_err(Error::io(VERB))?;

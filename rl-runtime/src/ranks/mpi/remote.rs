@@ -46,8 +46,6 @@ pub(super) struct Remote<M: Mail> {
     pub(super) spaces: Spaces,
     /// Number of elements of the policy's state.
     pub(super) state_len: usize,
-    /// Returns the fraction of training that remains, by rollouts learnt from.
-    pub(super) remaining: Box<dyn Fn(u64) -> f32 + Send>,
     pub(super) stop: Arc<AtomicBool>,
 }
 
@@ -59,7 +57,7 @@ impl<M: Mail> Remote<M> {
 
 impl<M: Mail> Collect for Remote<M> {
     fn collect(&mut self, policy: &dyn Policy, learnt: u64, filled: &mut Filled, track: &Track) -> Result<(), Error> {
-        let order = RolloutOrder::new(policy, learnt, (self.remaining)(learnt)).message()?;
+        let order = RolloutOrder::new(policy, learnt, filled.remaining).message()?;
         track.time(Phase::Envs, || {
             self.mail.send_message(&order, self.rank);
             loop {

@@ -75,6 +75,17 @@ fn a_resumed_run_continues_its_recording_and_a_replay_memory_is_one_too() {
         let [one, two] = ["one", "two"].map(|name| load(&newest(&at(name))).unwrap().agent.params);
         assert!(one == two, "the same bits on two devices");
     }
+    // What waits for the rest of its return is not completed by a recording.
+    let n_added = |name: &str| {
+        let replay = replay(name);
+        u64::from_le_bytes(replay[12 * 8..][..8].try_into().unwrap())
+    };
+    train(&at("steps"), &at("alone"), &format!("--steps 800 {settings}"));
+    let online = format!("train cartpole --algo dqn --run-dir {} --steps 400 {settings}", text(&at("online")));
+    run(&online.split_whitespace().collect::<Vec<_>>(), 0);
+    let before = n_added("online");
+    run(&["train", "--resume", text(&at("online")), "--steps", "1200", "--offline", text(&at("steps"))], 0);
+    assert_eq!(n_added("online"), before + n_added("alone"));
     // A recording that has moved is named again; another one may follow it.
     fs::rename(at("steps"), at("moved")).unwrap();
     run(&["train", "--resume", text(&at("parts")), "--steps", "2600"], 1);
