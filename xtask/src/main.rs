@@ -13,7 +13,7 @@ mod wheel;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Parser, Subcommand};
 
 use crate::bench::{actors, board, grids, growth, http, lag, learning, peers, pipeline, presets, ranks, sb3, scale, study};
@@ -288,13 +288,14 @@ fn cargo(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     if status.success() { Ok(()) } else { bail!("cargo {} failed", args.join(" ")) }
 }
 
-/// Returns true if a cargo subcommand is installed.
-fn has(subcommand: &str) -> bool {
+/// Returns true if a cargo subcommand is installed, which `RL_REQUIRE_TOOLS=1` demands.
+fn has(subcommand: &str) -> Result<bool> {
     let installed = Command::new("cargo").args([subcommand, "--version"]).output().is_ok_and(|output| output.status.success());
     if !installed {
+        ensure!(std::env::var_os("RL_REQUIRE_TOOLS").is_none_or(|value| value != "1"), "cargo {subcommand} is not installed");
         println!("\n==> cargo {subcommand} is not installed: skipped");
     }
-    installed
+    Ok(installed)
 }
 
 /// Checks documentation, crates outside the workspace, features and packages.
@@ -382,7 +383,7 @@ const RUNNER: &str = r#"target.'cfg(unix)'.runner = ["sh", "-c", 'case "$PWD" in
 fn test() -> Result<()> {
     let root = root();
     tidy::check(&root)?;
-    if has("fmt") {
+    if has("fmt")? {
         cargo(&root, &["fmt", "--all", "--check"], &[])?;
     }
     // What downloads and compiles on one core runs beside the first compilation.
@@ -390,7 +391,7 @@ fn test() -> Result<()> {
     let python = std::thread::spawn(move || python::python_path(&self::root()));
     let features = features()?;
     let all = ["--workspace", "--all-targets"];
-    if has("clippy") {
+    if has("clippy")? {
         cargo(&root, &[&["clippy"], &all[..], features, &["--", "-D", "warnings"]].concat(), &[])?;
     }
     ptx.join().expect("checks return errors")?;

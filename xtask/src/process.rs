@@ -196,10 +196,15 @@ pub(crate) fn scratch(root: &Path, name: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Returns processor, cores and commit, for records.
+/// Returns processor, cores and commit, for records; changes to files but records are told.
 pub(crate) fn machine(root: &Path) -> String {
     let git = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root).output();
-    let commit = git.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().into());
+    let mut commit = git.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let status =
+        Command::new("git").args(["status", "--porcelain", "--untracked-files=no", "--", ":!bench"]).current_dir(root).output();
+    if status.is_ok_and(|output| !output.stdout.is_empty()) {
+        commit += " with changes";
+    }
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| info.lines().find_map(|line| Some(line.strip_prefix(name)?.split_once(':')?.1.trim()));
     let name = field("model name").unwrap_or("unknown processor");

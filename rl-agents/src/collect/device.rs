@@ -200,6 +200,12 @@ impl DeviceCollector {
         Ok(whole)
     }
 
+    /// Continues after this many lifetime steps.
+    fn set_clock(&mut self, steps: u64) -> Result<(), Error> {
+        self.steps = steps;
+        Ok(lock(&self.descent).stream.upload(&self.clock.view_mut(), &[self.seed, steps])?)
+    }
+
     /// Restores the state of a collector.
     ///
     /// Environments that were not saved begin new episodes.
@@ -207,9 +213,8 @@ impl DeviceCollector {
     /// # Errors
     /// [`Error::Snapshot`] if it does not fit; [`Error::Device`] or [`Error::Env`].
     pub fn load(&mut self, mut saved: CollectorState) -> Result<(), Error> {
-        self.steps = saved.steps;
-        lock(&self.descent).stream.upload(&self.clock.view_mut(), &[self.seed, saved.steps])?;
         if !saved.has_envs() {
+            self.set_clock(saved.steps)?;
             return self.reset(self.seed.wrapping_add(saved.steps));
         }
         let other = || Error::Snapshot("it belongs to another batch of environments".into());
@@ -224,8 +229,6 @@ impl DeviceCollector {
         }
         let mut descent = lock(&self.descent);
         let DeviceDescent { stream, rollout, .. } = &mut *descent;
-        let ranges: Vec<&[u8]> = saved.slices.iter().filter_map(|(_, envs)| envs.as_deref()).collect();
-        self.envs.load_ranges(&ranges)?;
         let mut obs = ObsRows::zeros(self.envs.observation_space().dtype(), 0);
         let (mut masks, mut running) = (Vec::new(), Vec::new());
         for (state, _) in &saved.slices {
@@ -240,10 +243,22 @@ impl DeviceCollector {
         if running.len() != self.envs.n_envs() || masks.len() != to_masks.as_ref().map_or(0, |masks| masks.len()) {
             return Err(other());
         }
+        let fits = match (&to, obs.as_slice()) {
+            (Obs::F32(to), ObsSlice::F32(from)) => to.len() == from.len(),
+            (Obs::U8(to), ObsSlice::U8(from)) => to.len() == from.len(),
+            _ => false,
+        };
+        if !fits {
+            return Err(other());
+        }
+        let ranges: Vec<&[u8]> = saved.slices.iter().filter_map(|(_, envs)| envs.as_deref()).collect();
+        self.envs.load_ranges(&ranges)?;
+        self.steps = saved.steps;
+        stream.upload(&self.clock.view_mut(), &[self.seed, saved.steps])?;
         match (to, obs.as_slice()) {
-            (Obs::F32(to), ObsSlice::F32(from)) if to.len() == from.len() => stream.upload(&to, from)?,
-            (Obs::U8(to), ObsSlice::U8(from)) if to.len() == from.len() => stream.upload(&to, from)?,
-            _ => return Err(other()),
+            (Obs::F32(to), ObsSlice::F32(from)) => stream.upload(&to, from)?,
+            (Obs::U8(to), ObsSlice::U8(from)) => stream.upload(&to, from)?,
+            _ => unreachable!("of one kind, as checked above"),
         }
         if let Some(to) = to_masks {
             stream.upload(&to, &masks)?;

@@ -107,7 +107,11 @@ impl<T: Element> PinnedSlab<T> {
     pub fn wait(&self) -> Result<(), Error> {
         // Others wait for the lock, not for the event alone.
         let mut copy = self.copy();
-        copy.take().map_or(Ok(()), |copy| copy.end.synchronize())
+        if let Some(InFlight { end, .. }) = &*copy {
+            end.synchronize()?;
+        }
+        *copy = None;
+        Ok(())
     }
 
     /// Waits for the copy in flight if it writes the slab, then returns the elements.

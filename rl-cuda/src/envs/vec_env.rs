@@ -237,6 +237,7 @@ impl CudaVecEnv {
     /// [`Error::Kind`] if observations are bytes, [`Error::Length`] if one has fewer elements; errors of the device.
     pub fn with_hidden(mut self, elements: &[usize]) -> Result<Self, Error> {
         let d = self.observation_space.len();
+        self.hidden = None;
         if elements.is_empty() {
             return Ok(self);
         }

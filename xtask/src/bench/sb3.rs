@@ -7,6 +7,7 @@
 //! the record, `bench/sb3-returns.jsonl` or `bench/sb3-continuous.jsonl`, and is not repeated: delete the journal after a change
 //! of what is trained.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -126,16 +127,20 @@ pub(crate) fn measure_returns(root: &Path, of: ReturnsOf) -> Result<()> {
     };
     let python = prepare(root)?;
     let heading = format!(
-        "# {title} beside Stable-Baselines3's: returns\n\nWritten by `cargo xtask bench --sb3-returns {name}` on {}. Both have \
+        "# {title} beside Stable-Baselines3's: returns\n\nWritten by `cargo xtask bench --sb3-returns {name}`. Both have \
          Stable-Baselines3's default {both}. {EPISODES} greedy episodes after training: mean and standard error over the seeds \
          0, {SEED_STRIDE} and so on.\n\n\
-         | algorithm | environment | env steps | seeds | ours | theirs | difference |\n|---|---|---|---|---|---|---|\n",
-        machine(root)
+         | algorithm | environment | env steps | seeds | ours | theirs | difference |\n|---|---|---|---|---|---|---|\n"
     );
     let record = root.join(file);
     let write = |returns: &[Value]| {
         let rows: String = cases.iter().filter_map(|case| case.row(returns)).collect();
-        Ok(fs::write(&record, format!("{heading}{rows}"))?)
+        let mut counts = BTreeMap::<&str, usize>::new();
+        for of in returns {
+            *counts.entry(of["machine"].as_str().unwrap_or("a machine that was not recorded")).or_default() += 1;
+        }
+        let machines: String = counts.iter().map(|(machine, n)| format!("- {n} on {machine}\n")).collect();
+        Ok(fs::write(&record, format!("{heading}{rows}\nTrainings:\n\n{machines}"))?)
     };
     Peers { root, python: &python }.returns(cases, &record.with_extension("jsonl"), &write)
 }
@@ -183,8 +188,7 @@ impl Peers<'_> {
     ///
     /// It is at `path`. `write` receives it whenever a training has ended. A seed is trained in all cases before the next.
     fn returns(self, cases: &[Case], path: &Path, write: &(dyn Fn(&[Value]) -> Result<()> + Sync)) -> Result<()> {
-        let before = read(path)?;
-        write(&before)?;
+        let (before, machine) = (read(path)?, machine(self.root));
         let open = (0..cases.iter().map(|case| case.seeds).max().unwrap_or(0))
             .flat_map(|k| cases.iter().filter(move |case| k < case.seeds).map(move |case| (*case, k * SEED_STRIDE)))
             .flat_map(|(case, seed)| WHO.map(|who| (case, who, seed)))
@@ -200,7 +204,7 @@ impl Peers<'_> {
                 };
                 let Case { algo, env, steps, .. } = case;
                 let mean = mean.context("return_mean")?;
-                let line = json!({"algo": algo, "env": env, "env_steps": steps, "who": who, "seed": seed, "return_mean": mean});
+                let line = json!({"algo": algo, "env": env, "env_steps": steps, "who": who, "seed": seed, "return_mean": mean, "machine": machine});
                 println!("{line}");
                 let mut journal = journal.lock().ok().context("a training panicked")?;
                 let mut file = OpenOptions::new().create(true).append(true).open(path)?;

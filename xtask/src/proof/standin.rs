@@ -127,22 +127,41 @@ const WAITS: &[Wait] = &[
     ),
     noticed(
         "device.rs",
-        "=> context.synchronize().map_err(Error::driver(\"waiting for the device\"))",
-        "=> { let _ = context; Ok(()) }",
+        "context.synchronize().map_err(Error::driver(\"waiting for the device\"))",
+        "{ let _ = context; Ok(()) }",
     ),
-    noticed("pinned.rs", "self.copy().take().map_or(Ok(()), |copy| copy.end.synchronize())", "{ self.copy().take(); Ok(()) }"),
-    noticed("pinned.rs", "written.map_or(Ok(()), |copy| copy.end.synchronize())?;", "drop(written);"),
+    noticed(
+        "pinned.rs",
+        "end, .. }) = &*copy {\n            end.synchronize()?;",
+        "end, .. }) = &*copy {\n            let _ = end;",
+    ),
+    noticed(
+        "pinned.rs",
+        "end, writes: true }) = &*copy {\n            end.synchronize()?;",
+        "end, writes: true }) = &*copy {\n            let _ = end;",
+    ),
     noticed("pinned.rs", "self.wait()?;", ""),
-    noticed("pinned.rs", "in_flight.take().map_or(Ok(()), |copy| copy.end.synchronize())?;", "in_flight.take();"),
+    noticed(
+        "pinned.rs",
+        "end, .. }) = &*in_flight {\n            end.synchronize()?;",
+        "end, .. }) = &*in_flight {\n            let _ = end;",
+    ),
+    Wait { file: "pinned.rs", text: "self.record().or_else(", without: None, reason: Some("its callers are below") },
+    unnoticed(
+        "pinned.rs",
+        "self.synchronize()?;\n            Err(error)",
+        "Err(error)",
+        "only where an event cannot be recorded",
+    ),
     noticed("pinned.rs", "if self.wait().is_err() {", "if false {"),
     noticed(
         "pinned.rs",
-        ".map_err(Error::driver(\"copying to the device\"))?;\n            self.record().map(Some)",
+        ".map_err(Error::driver(\"copying to the device\"))?;\n            self.end_of_copy().map(Some)",
         ".map_err(Error::driver(\"copying to the device\"))?;\n            Ok(None)",
     ),
     noticed(
         "pinned.rs",
-        ".map_err(Error::driver(\"copying from the device\"))?;\n            self.record().map(Some)",
+        ".map_err(Error::driver(\"copying from the device\"))?;\n            self.end_of_copy().map(Some)",
         ".map_err(Error::driver(\"copying from the device\"))?;\n            Ok(None)",
     ),
     noticed("stream.rs", "event.synchronize().map_err(Error::driver(\"waiting for an event\"))", "{ let _ = event; Ok(()) }"),
@@ -182,7 +201,7 @@ fn calls(text: &str) -> usize {
     CALLS.iter().map(|call| text.matches(call).count()).sum()
 }
 
-/// Fails unless [`WAITS`] names every call of rl-cuda's source that waits.
+/// Fails unless [`WAITS`] names every call of rl-cuda's source that waits, by a text that is there once.
 fn complete(root: &Path) -> Result<()> {
     for source in read_sources(root, "rl-cuda/src")? {
         let file = source.path.rsplit('/').next().unwrap_or_default();
@@ -194,6 +213,10 @@ fn complete(root: &Path) -> Result<()> {
             source.path,
             calls(&code)
         );
+        let text = fs::read_to_string(root.join(&source.path))?;
+        for wait in WAITS.iter().filter(|wait| wait.file == file) {
+            ensure!(text.matches(wait.text).count() == 1, "{} has not exactly one {:?}", source.path, wait.text);
+        }
     }
     Ok(())
 }
@@ -237,7 +260,6 @@ fn remove_waits(root: &Path) -> Result<()> {
         let source = sources.iter().find(|source| source.path.ends_with(&format!("/{file}")));
         let path = copy.join(&source.with_context(|| format!("rl-cuda has no {file}"))?.path);
         let before = fs::read_to_string(&path)?;
-        ensure!(before.matches(text).count() == 1, "{file} has not exactly one {text:?}");
         fs::write(&path, before.replace(text, without))?;
         let is_noticed = !test().with_context(|| format!("{file} without {text:?}"))?;
         fs::write(&path, before)?;
