@@ -288,7 +288,10 @@ fn cargo(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     if status.success() { Ok(()) } else { bail!("cargo {} failed", args.join(" ")) }
 }
 
-/// Returns true if a cargo subcommand is installed, which `RL_REQUIRE_TOOLS=1` demands.
+/// Returns true if a cargo subcommand is installed.
+///
+/// # Errors
+/// An error if it is not, and `RL_REQUIRE_TOOLS` is 1.
 fn has(subcommand: &str) -> Result<bool> {
     let installed = Command::new("cargo").args([subcommand, "--version"]).output().is_ok_and(|output| output.status.success());
     if !installed {

@@ -196,7 +196,9 @@ pub(crate) fn scratch(root: &Path, name: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Returns processor, cores and commit, for records; changes to files but records are told.
+/// Returns processor, cores and commit, for records.
+///
+/// Also says that files other than records have changes.
 pub(crate) fn machine(root: &Path) -> String {
     let git = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root).output();
     let mut commit = git.map_or(String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned());

@@ -126,6 +126,12 @@ impl Layers {
         Ok(())
     }
 
+    /// Removes a section, which is not of settings.
+    #[cfg(feature = "cli")]
+    pub(crate) fn forget_section(&mut self, section: &str) {
+        self.settings.retain(|key, _| key.split_once('.').is_none_or(|(of, _)| of != section));
+    }
+
     /// Adds `key=value` from the command line.
     ///
     /// A value that is not TOML is a text.

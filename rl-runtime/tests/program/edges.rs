@@ -262,6 +262,19 @@ fn a_sweep_that_was_killed_while_its_directory_was_made_continues() {
     ends(&mut sweep(), 0, "");
     assert_eq!(files.each_ref().map(|file| fs::read_to_string(file).unwrap()), expected);
     assert!(!path("sweep/.trial-003.toml.123-0.tmp").exists());
+    // A problem has its line in the file; a first rung that is too short to learn is refused.
+    let sac = "# Of continuous actions.\nenv = \"pendulum\"\nalgo = \"sac\"\nsteps = 40_000\n";
+    for (more, why) in [
+        ("[sac]\ngamma = 1.5\n[sweep]\ntrials = 2\n[sweep.settings]\n", "bad.toml:6: sac.gamma is 1.5"),
+        (
+            "[sac]\nlearning_starts = 10_000\n[sweep]\ntrials = 2\nhalving = 2\nmin_steps = 10_000\n[sweep.settings]\n",
+            "nothing would be learnt",
+        ),
+    ] {
+        fs::write(path("bad.toml"), format!("{sac}{more}\"sac.tau\" = [0.01, 0.02]\n")).unwrap();
+        ends(rl(&["sweep", "bad.toml"]).current_dir(dir.path()), 2, why);
+        assert!(!path("sweeps").exists(), "{why}");
+    }
     // A directory with anything else is no sweep's.
     fs::create_dir(path("other")).unwrap();
     fs::write(path("other/notes.txt"), "").unwrap();

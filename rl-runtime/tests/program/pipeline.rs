@@ -290,9 +290,10 @@ fn a_learner_that_goes_ends_the_producer() {
 struct Dawdling {
     collector: Collector,
     pattern: u64,
-    /// Index of its next rollout among those of all collectors, their number, and that of all rollouts.
+    /// Index of its next rollout among those of all `n` collectors.
     next: u64,
     n: u64,
+    /// Number of rollouts of all collectors.
     rollouts: u64,
 }
 

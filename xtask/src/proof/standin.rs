@@ -201,7 +201,9 @@ fn calls(text: &str) -> usize {
     CALLS.iter().map(|call| text.matches(call).count()).sum()
 }
 
-/// Fails unless [`WAITS`] names every call of rl-cuda's source that waits, by a text that is there once.
+/// Fails unless [`WAITS`] names every call of rl-cuda's source that waits.
+///
+/// Each by a text that is there once.
 fn complete(root: &Path) -> Result<()> {
     for source in read_sources(root, "rl-cuda/src")? {
         let file = source.path.rsplit('/').next().unwrap_or_default();

@@ -62,6 +62,10 @@ impl Driven {
             self.random.fill(columns.step(t).actions);
             for _ in 0..self.repeat {
                 self.envs.step_into(columns.step(t))?;
+                if let Some((i, why)) = self.envs.faults().first() {
+                    let env_idx = self.envs.first_env() as usize + i;
+                    return Err(rl_envs::Error::Outside(format!("environment {env_idx}: {why}")));
+                }
             }
         }
         Ok(())

@@ -180,6 +180,8 @@ struct Sweep {
     command: Vec<OsString>,
     /// Environment of the file.
     env: EnvConfig,
+    /// Python of environments in worker processes, if one was named.
+    python: Option<PathBuf>,
     trials: Vec<Trial>,
     /// Env steps of each rung.
     rungs: Vec<u64>,
@@ -229,10 +231,10 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     if !(1..=1000).contains(&plan.seeds) {
         return Err(bad("sweep.seeds is from 1 to 1000".into()));
     }
-    let base_text = base.to_string();
     let with = |drawn: &[(String, Value)]| -> Result<Layers, Error> {
         let mut layers = Layers::default();
-        layers.add_toml(&base_text, &name)?;
+        layers.add_toml(&text, &name)?;
+        layers.forget_section("sweep");
         drawn.iter().for_each(|(key, value)| layers.add(key, value.clone(), "sweep.settings".into()));
         Ok(layers)
     };
@@ -256,11 +258,16 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     let rungs = rungs(first.run.steps, plan.halving, plan.min_steps).map_err(bad)?;
     let stem = args.file.file_stem().map_or_else(|| "sweep".into(), |stem| stem.to_string_lossy().into_owned());
     let dir = args.dir.clone().unwrap_or_else(|| Path::new("sweeps").join(stem));
+    // The first rung must be long enough to learn.
+    let allowed = |drawn: &[(String, Value)]| {
+        let mut layers = with(drawn)?;
+        layers.add("steps", rungs[0] as i64, "sweep.min_steps".into());
+        layers.resolve(entry, algo)
+    };
     let mut trials = Vec::new();
     for i in 0..plan.trials {
-        let drawn =
-            if i == 0 { Vec::new() } else { draw(&plan, i, |drawn| with(drawn)?.resolve(entry, algo).map(drop)).map_err(bad)? };
-        let seed = with(&drawn)?.resolve(entry, algo)?.run.seed;
+        let drawn = if i == 0 { Vec::new() } else { draw(&plan, i, |drawn| allowed(drawn).map(drop)).map_err(bad)? };
+        let seed = allowed(&drawn)?.run.seed;
         let seeds = seed..seed + plan.seeds;
         if seeds.end > i64::MAX as u64 {
             return Err(bad(format!("seed {seed} leaves no room for {} seeds", plan.seeds)));
@@ -272,7 +279,8 @@ fn open(args: &SweepArgs, envs: &Envs, json: bool) -> Result<Sweep, Error> {
     let threads = (!has_threads).then(|| (threads(None) / parallel).max(1));
     let halving = plan.halving.unwrap_or(1);
     let command = envs.command.clone();
-    let mut sweep = Sweep { dir, command, env, trials, rungs, halving, threads, parallel, json, lock: None };
+    let python = envs.python.clone();
+    let mut sweep = Sweep { dir, command, env, python, trials, rungs, halving, threads, parallel, json, lock: None };
     sweep.begin(&text, &base)?;
     Ok(sweep)
 }
@@ -474,7 +482,7 @@ impl Sweep {
         waiting.retain(|&(i, seed)| !self.trials[i].results.contains_key(&(rung, seed)));
         waiting.reverse();
         let mut running: Vec<(usize, u64, Child, Instant)> = Vec::new();
-        let mut asked = false;
+        let (mut asked, mut left) = (false, false);
         while !waiting.is_empty() && !asked || !running.is_empty() {
             while running.len() < self.parallel
                 && !interrupt::requested()
@@ -494,6 +502,7 @@ impl Sweep {
                 running.swap_remove(at);
                 // A process that is told to stop before it listens ends by the signal.
                 let is_stopped = status.code() == Some(i32::from(interrupt::EXIT_CODE)) || asked && status.code().is_none();
+                left |= is_stopped;
                 if !is_stopped {
                     let evaluations = Recorded::open(&self.trials[i].run(seed)).map(|run| run.curve(STEPS, "eval/mean_reward"));
                     let last = evaluations.ok().and_then(|curve| curve.last().map(|(_, score)| *score));
@@ -504,7 +513,7 @@ impl Sweep {
                 }
             }
         }
-        Ok(!asked)
+        Ok(!asked && !left)
     }
 
     /// Starts the training of a trial's seed up to `steps`.
@@ -514,8 +523,8 @@ impl Sweep {
         wait_for_lock(dir)?;
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]);
-        let saved = checkpoint::list(&dir.join("checkpoints")).is_ok_and(|saved| !saved.is_empty());
-        if saved {
+        let has_saved = !checkpoint::list(&dir.join("checkpoints"))?.is_empty();
+        if has_saved {
             command.args(["train", "--resume"]).arg(dir);
         } else {
             if dir.exists() {
@@ -527,6 +536,7 @@ impl Sweep {
         command.args(["--steps", &steps.to_string(), "--plain"]);
         self.threads.into_iter().for_each(|threads| _ = command.args(["--threads", &threads.to_string()]));
         command.args(["--parent", &std::process::id().to_string()]);
+        self.python.iter().for_each(|python| _ = command.arg("--python").arg(python));
         // What was accepted is this environment, not what the directory's files may name by now.
         let drawn = trial.drawn.iter().find(|(key, _)| key == KWARGS).and_then(|(_, kwargs)| kwargs.as_str());
         let kwargs = drawn.map_or_else(|| self.env.kwargs.clone(), String::from);

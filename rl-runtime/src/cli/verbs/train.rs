@@ -392,10 +392,10 @@ fn with_timeline(path: Option<&Path>, dir: RunDir, new: bool) -> Result<(RunDir,
     }
 }
 
-/// Makes the path of the recording independent of the directory of later commands.
+/// Makes paths independent of the directory of later commands.
 fn with_absolute(mut config: Config) -> Config {
-    if !config.run.offline.is_empty() {
-        config.run.offline = absolute(config.run.offline.as_ref()).display().to_string();
+    for path in [&mut config.run.offline, &mut config.run.replay_dir].into_iter().filter(|path| !path.is_empty()) {
+        *path = absolute(path.as_ref()).display().to_string();
     }
     config
 }
@@ -419,7 +419,12 @@ fn resumed_config(args: &TrainArgs, layers: Layers, path: &Path, saved: &Config,
     envs.start_within(layers.number("start_timeout_s").or(Some(saved.run.start_timeout_s)));
     let entry = envs.open_saved(&saved.env, path, false, threads(None))?;
     let config = with_absolute(layers.over(saved, &entry)?);
-    let differences = config.differences(saved);
+    let mut differences = config.differences(saved);
+    if config.run.drive != saved.run.drive && differences.lines().all(|line| !line.starts_with("  drive:")) {
+        // Checkpoints may have a measured order, and settings have what was given.
+        let [here, there] = [&config, saved].map(|config| config.settings()["drive"].to_string());
+        differences += &format!("\n  drive: {here} here, {there} there");
+    }
     if !differences.is_empty() {
         let may = resumable().collect::<Vec<_>>().join(", ");
         let problem = format!("a resumed run keeps its settings ({may} may change), but (given here, saved there):{differences}");

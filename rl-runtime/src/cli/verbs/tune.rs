@@ -131,6 +131,9 @@ pub(crate) fn run(args: &TuneArgs, envs: &Envs, json: bool) -> Result<ExitCode, 
     if !preset.run.offline.is_empty() {
         return Err(Error::config("offline learns without environments, whose speed rl tune measures; leave it out"));
     }
+    if let Some(why) = preset.unshared(entry, 1) {
+        return Err(Error::config(why));
+    }
     Budget::training(&preset, entry).check()?;
     set_matrix_threads(preset.run.threads);
     let begin = Instant::now();
@@ -276,7 +279,8 @@ impl Tuning<'_> {
                 !self.given.has(key) && (vary_updates || !["batch_size", "n_epochs"].iter().any(|name| key.ends_with(name)))
             };
             let config = change.iter().all(|(key, _)| free(key)).then(|| self.config(&with(kept, change)));
-            config.is_some_and(|config| config.is_ok_and(|config| !self.tried.contains(&config.to_toml())))
+            let allowed = |config: Config| config.unshared(self.entry, 1).is_none() && !self.tried.contains(&config.to_toml());
+            config.is_some_and(|config| config.is_ok_and(allowed))
         });
         Ok(changes)
     }

@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 
 use rl_agents::{Layout, Snapshot};
 
+use crate::config::Drive;
 use crate::file::{copy_own, own, own_dir, sync_dir};
 pub use crate::run::checkpoint::contents::Checkpoint;
 use crate::run::checkpoint::contents::{
@@ -114,7 +115,10 @@ pub fn save_best(
 /// [`Error::Checkpoint`] if it is damaged or another run's, [`Error::Io`] if `dir` cannot be read.
 pub fn best_return(dir: &Path, config: &Config) -> Result<Option<f64>, Error> {
     let Some(path) = list_own(&dir.join(BEST))?.pop() else { return Ok(None) };
-    read(&path, |opened| opened.check_run(config).map(|()| opened.manifest.return_mean))
+    // It has no environments, whose order may have been measured again since.
+    let mut run = config.clone();
+    run.run.drive = Drive::Auto;
+    read(&path, |opened| opened.check_run(&run).map(|()| opened.manifest.return_mean))
 }
 
 /// Copies the loaded checkpoint `from` into `dir`, named after its `env_steps`.

@@ -963,6 +963,30 @@ fn a_run_is_evaluated_and_resumed_with_its_arguments() {
     assert!(config.contains("is_slippery"), "{config}");
     let rate = run(&["bench", "env", "gym:FrozenLake-v1", "--envs", "4", "--seconds", "0.1", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&rate).unwrap()["env"], "gym:FrozenLake-v1");
+    // The order is measured; a checkpoint has what was found.
+    run(&[&["train", "gym:FrozenLake-v1", "--steps", "512", "--set", "drive=auto", "--run-dir", "auto"], &settings[..]].concat());
+    run(&["eval", "auto", "--episodes", "3"]);
+    run(&["train", "--resume", "auto", "--steps", "1024"]);
+    for (drive, code) in [("auto", 0), ("lockstep", 2)] {
+        let drive = format!("drive={drive}");
+        let args = ["train", "--resume", "auto", "--steps", "1536", "--set", &drive, "--python", text(&python)];
+        assert_eq!(finish(rl(&args).current_dir(dir.path())).status.code(), Some(code), "{drive}");
+    }
+    let sweep =
+        "env = \"gym:FrozenLake-v1\"\nsteps = 256\neval_episodes = 1\nhidden = [4]\n[ppo]\nn_steps = 32\nbatch_size = 64\n";
+    fs::write(dir.path().join("s.toml"), format!("{sweep}[sweep]\ntrials = 2\n[sweep.settings]\n\"ppo.n_epochs\" = [1, 2]\n"))
+        .unwrap();
+    run(&["sweep", "s.toml"]);
+    assert!(!fs::read_to_string(dir.path().join("sweeps/s/trials.csv")).unwrap().contains("NaN"));
+}
+
+#[test]
+fn a_bench_ends_with_the_fault_of_a_worker() {
+    let env = format!("exec:{}", hostile_command("raise", ""));
+    let output = finish(&mut rl(&["bench", "env", &env, "--envs", "2", "--seconds", "0.1"]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(5) && said.contains("ValueError in step: always"), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
 }
 
 /// Program of an example, if its language is there.
