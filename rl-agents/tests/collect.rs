@@ -11,7 +11,9 @@ use rl_agents::{
 };
 use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::wrappers::{EpisodeStats, RewardClip};
-use rl_envs::{Action, ActionSpace, Env, Error, Obs, Pool, Rng, Space, Step, SyncVecEnv, VecEnv};
+use rl_envs::{
+    Action, ActionSpace, Canvas, Env, Error, Obs, ObsSliceMut, Pool, Rng, Space, Step, StepSlicesMut, SyncVecEnv, VecEnv,
+};
 
 /// A walk on a line that pays 1 for every step right, and ends at x = 3, if ever.
 ///
@@ -538,5 +540,134 @@ fn no_environment_of_the_catalog_misbehaves() {
         let mut rollout = collector.rollout(300).unwrap();
         collector.collect(&policy, &mut rollout).unwrap();
         assert_eq!(collector.anomalies(), rl_agents::Anomalies::default(), "{}", entry.name);
+    }
+}
+
+/// Two environments in one process that counts up: environment 0 observes NaN at its third step, once.
+///
+/// The process is lost, and both episodes with it, at a restart or at a repeated step.
+struct Lost {
+    obs: Space,
+    actions: ActionSpace,
+    t: [u32; 2],
+    is_sick: bool,
+    at_restart: bool,
+    at_repeat: bool,
+    faults: Vec<(usize, String)>,
+}
+
+impl Lost {
+    fn new(at_restart: bool, at_repeat: bool) -> Self {
+        let (obs, actions) = (Space::vector(&[0.0], &[9.0]), ActionSpace::Discrete { n: 2, masked: false });
+        Self { obs, actions, t: [0; 2], is_sick: true, at_restart, at_repeat, faults: Vec::new() }
+    }
+
+    fn lose(&mut self, all: &[usize]) {
+        self.t = [0; 2];
+        self.faults = all.iter().map(|&i| (i, "lost".into())).collect();
+    }
+
+    /// Steps environment `i`, whose row is `row`.
+    fn advance(&mut self, i: usize, row: usize, steps: &mut StepSlicesMut<'_>) {
+        let Obs::F32(obs) = &mut steps.obs else { panic!("f32") };
+        self.t[i] += 1;
+        let is_sick = i == 0 && self.t[0] == 3 && std::mem::take(&mut self.is_sick);
+        let ended = self.t[i] == 5;
+        self.t[i] %= 5;
+        obs[row] = if is_sick { f32::NAN } else { self.t[i] as f32 };
+        (steps.rewards[row], steps.terminated[row], steps.truncated[row]) = (1.0, u8::from(ended), 0);
+        if ended {
+            let Obs::F32(final_obs) = &mut steps.final_obs else { panic!("f32") };
+            final_obs[row] = 5.0;
+        }
+    }
+}
+
+impl VecEnv for Lost {
+    fn n_envs(&self) -> usize {
+        2
+    }
+
+    fn first_env(&self) -> u32 {
+        0
+    }
+
+    fn observation_space(&self) -> &Space {
+        &self.obs
+    }
+
+    fn action_space(&self) -> &ActionSpace {
+        &self.actions
+    }
+
+    fn reset_into(&mut self, _: u64, obs: ObsSliceMut<'_>, _: Option<&mut [u8]>) -> Result<(), Error> {
+        let Obs::F32(obs) = obs else { panic!("f32") };
+        self.t = [0; 2];
+        obs.fill(0.0);
+        Ok(())
+    }
+
+    fn step_into(&mut self, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        self.faults.clear();
+        (0..2).for_each(|i| self.advance(i, i, &mut steps));
+        Ok(())
+    }
+
+    fn faults(&self) -> &[(usize, String)] {
+        &self.faults
+    }
+
+    fn restart(&mut self, i: usize, obs: ObsSliceMut<'_>, _: Option<&mut [u8]>) -> Result<(), Error> {
+        let Obs::F32(obs) = obs else { panic!("f32") };
+        self.faults.retain(|(j, _)| *j != i);
+        self.t[i] = 0;
+        obs[0] = 0.0;
+        if std::mem::take(&mut self.at_restart) {
+            self.lose(&[1 - i]);
+        }
+        Ok(())
+    }
+
+    fn repeat_step(&mut self, i: usize, mut steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        if std::mem::take(&mut self.at_repeat) {
+            self.lose(&[0, 1]);
+            (steps.rewards[0], steps.terminated[0], steps.truncated[0]) = (0.0, 0, 0);
+        } else {
+            self.advance(i, 0, &mut steps);
+        }
+        Ok(())
+    }
+
+    fn render(&self, _: usize, _: &mut Canvas) {}
+
+    fn save(&self) -> Result<Vec<u8>, Error> {
+        Err(Error::CannotSave)
+    }
+
+    fn load(&mut self, _: &[u8]) -> Result<(), Error> {
+        Err(Error::CannotSave)
+    }
+}
+
+#[test]
+fn a_process_that_is_lost_while_a_number_is_mended_is_a_fault_of_all_its_environments() {
+    let obs = Lost::new(false, false);
+    let policy = ActorCritic::new(&obs.obs, &obs.actions, &NetConfig::default(), 3).unwrap();
+    for (at_restart, at_repeat) in [(false, false), (true, false), (false, true), (true, true)] {
+        let lost = || Lost::new(at_restart, at_repeat);
+        let mut collector = Collector::of(vec![Box::new(lost())], &Pool::new(1).unwrap(), 5).unwrap();
+        collector = collector.with_on_nonfinite(OnNonfinite::Truncate);
+        let mut rollout = collector.rollout(8).unwrap();
+        collector.collect(&policy, &mut rollout).unwrap();
+        let ObsSlice::F32(seen) = rollout.obs_rows(0..18) else { panic!("f32") };
+        assert!(seen.iter().all(|x| x.is_finite()), "{seen:?}");
+        // The second loss is of both, before the first has been seen.
+        let faults = if at_repeat { 2 } else { u64::from(at_restart) };
+        assert_eq!((collector.anomalies().truncated, collector.anomalies().faults), (1, faults), "{at_restart}, {at_repeat}");
+
+        let config = EvalConfig { on_nonfinite: OnNonfinite::Truncate, ..EvalConfig::new(0) };
+        let played = evaluate_with(&policy, &mut lost(), &config, &mut |_, _| ControlFlow::Continue(())).unwrap();
+        let [cut, whole] = [&played.episodes[0], &played.episodes[1]];
+        assert_eq!((played.cut, cut.length, whole.length, whole.episode_return), (1, 2, 5, 5.0), "no episode is two");
     }
 }

@@ -152,18 +152,23 @@ impl Replay {
     fn sample<'py>(&self, py: Python<'py>, len: usize, beta: f32) -> PyResult<Bound<'py, PyDict>> {
         let mut store = self.lock()?;
         let Store { memory, batch, seed, draws } = &mut *store;
-        if batch.as_ref().is_none_or(|batch| batch.len() != len) {
-            *batch = Some(Batch::new(&self.shape, len).map_err(raised_by_buffer)?);
-        }
-        let batch = batch.as_mut().expect("there is one now");
+        // The latest batch stays if this one cannot be drawn: nothing is written then.
+        let reused = batch.take_if(|batch| batch.len() == len);
+        let is_reused = reused.is_some();
+        let mut next = reused.map_or_else(|| Batch::new(&self.shape, len), Ok).map_err(raised_by_buffer)?;
         let rng = &mut Rng::new(*seed, 0, *draws, Purpose::Replay);
         let drawn = py.detach(|| match memory {
-            Memory::Uniform(replay) => replay.sample_with(rng, batch),
-            Memory::Prioritized(replay) => replay.sample_with(rng, beta, batch),
+            Memory::Uniform(replay) => replay.sample_with(rng, &mut next),
+            Memory::Prioritized(replay) => replay.sample_with(rng, beta, &mut next),
         });
+        if let Err(error) = drawn {
+            if is_reused {
+                *batch = Some(next);
+            }
+            return Err(raised_by_buffer(error));
+        }
         *draws += 1;
-        drawn.map_err(raised_by_buffer)?;
-        let (columns, drawn) = (batch.columns(), PyDict::new(py));
+        let (columns, drawn) = (batch.insert(next).columns(), PyDict::new(py));
         let observed = |obs: ObsSlice<'_>| match obs {
             Obs::F32(obs) => PyArray1::from_slice(py, obs).into_any(),
             Obs::U8(obs) => PyArray1::from_slice(py, obs).into_any(),
@@ -199,7 +204,9 @@ impl Replay {
 
     /// Removes everything.
     fn clear(&self) -> PyResult<()> {
-        match &mut self.lock()?.memory {
+        let mut store = self.lock()?;
+        store.batch = None;
+        match &mut store.memory {
             Memory::Uniform(replay) => replay.clear(),
             Memory::Prioritized(replay) => replay.clear(),
         }

@@ -108,6 +108,25 @@ def test_priorities_of_nothing_are_refused():
         replay.sample(4, beta=2.0)
 
 
+def test_errors_are_of_the_latest_batch_that_was_drawn():
+    replay = samebits.PrioritizedReplayBuffer(100, (3,), seed=3)
+    add(replay, 50)
+    batch = replay.sample(8)
+    for n in (8, 16):
+        with pytest.raises(ValueError):
+            replay.sample(n, beta=2.0)
+    assert replay.update_priorities(batch["indices"], np.ones(8)) == 8
+    other = samebits.PrioritizedReplayBuffer(100, (3,), seed=3)
+    add(other, 50)
+    other.sample(8)
+    other.update_priorities(batch["indices"], np.ones(8))
+    assert (replay.sample(8)["indices"] == other.sample(8)["indices"]).all(), "a draw that failed is none"
+    replay.clear()
+    add(replay, 50)
+    with pytest.raises(ValueError):
+        replay.update_priorities(batch["indices"], np.ones(8))
+
+
 def columns(shape=(40, 3)):
     """Random steps."""
     values, rewards, ratios = (RNG.normal(size=shape).astype(np.float32) for _ in range(3))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,6 +65,15 @@ def test_a_policy_is_exported(run, tmp_path):
             run.export(path, form)
 
 
+def test_a_torn_row_of_metrics_is_left_out(run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run.path, copy)
+    with open(copy / "metrics.csv", "a") as file:
+        file.write("1,2,3")
+    whole, torn = run.metrics(), samebits.Run.open(copy).metrics()
+    assert list(torn) == list(whole) and len(torn["rollout/ep_rew_mean"]) == len(whole["rollout/ep_rew_mean"])
+
+
 def test_a_policy_plays_as_in_an_evaluation(run):
     policy, envs = run.policy(), samebits.make_vec("cartpole", 8)
     obs, _ = envs.reset(seed=4)
@@ -85,6 +95,8 @@ def test_a_policy_plays_as_in_an_evaluation(run):
             policy.set_parameters({**parameters, **change})
     with pytest.raises(ValueError, match="missing"):
         policy.set_parameters({})
+    packed = np.frombuffer(b"." + obs[0].tobytes(), np.float32, 4, offset=1)
+    assert not packed.flags.aligned and policy.predict(packed)[0] == actions[0]
     for wrong, kind in [(obs[:, :3], ValueError), ("text", ValueError), (obs.astype(complex), TypeError)]:
         with pytest.raises(kind):
             policy.predict(wrong)

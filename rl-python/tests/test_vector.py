@@ -157,6 +157,10 @@ def test_a_seed_decides_and_no_seed_goes_on():
     assert all((a == b).all() for a, b in zip(first, [again.reset()[0] for _ in range(3)]))
     assert (first[0] != first[1]).any() and (first[1] != first[2]).any()
     assert (envs.reset(seed=9)[0] == first[0]).all()
+    fresh = samebits.make_vec("cartpole", 4, seed=9)
+    with pytest.raises(ValueError):
+        fresh.reset(seed=[1, 2])
+    assert (fresh.reset()[0] == first[0]).all(), "what is refused changes nothing"
 
 
 def test_arrays_are_shared_or_copied_as_asked_and_live_after_close():

@@ -76,7 +76,7 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
     /// # Errors
     /// Errors of [`NetConfig::check`](crate::NetConfig::check); [`Error::Buffer`] if the replay memory does not fit.
     pub(crate) fn new(
-        policy: P,
+        mut policy: P,
         critics: &CriticSettings,
         replay: ReplaySettings,
         obs: &Space,
@@ -87,6 +87,7 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
         let CriticSettings { rule, batch_size, seed, .. } = *critics;
         let critics = Critics::new(obs, actions, policy.net(), critics)?;
         let (experience, batch) = Experience::new(replay, obs, actions, n_envs, seed, storage)?;
+        policy.act_randomly_until(experience.random_steps());
         let columns = || vec![0.0; batch_size * actions.len()];
         Ok(Self {
             critics,
@@ -229,17 +230,8 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
         self.critics.load(loaded.critics)?;
         self.optimizer = loaded.optimizer;
         self.experience.load(&snapshot.counters);
-        self.act_by_policy_if_begun();
+        self.policy.act_randomly_until(self.experience.random_steps());
         Ok(())
-    }
-
-    /// Ends the random actions of the env steps before learning.
-    ///
-    /// Those who count env steps from 1 again, such as evaluations, do not repeat them.
-    fn act_by_policy_if_begun(&mut self) {
-        if self.experience.has_begun() {
-            self.policy.act_randomly_until(0);
-        }
     }
 
     /// The device that learns, if any.
@@ -275,7 +267,8 @@ pub(crate) trait Continuous: Learns + Sized {
     fn learn_due(&mut self, rollout: &Rollout, remaining: f32, rate: f32, pool: &Pool) -> Result<(), Error> {
         self.both().sums = UpdateSums::default();
         learn_from(self, rollout, 1.0 - remaining, pool)?;
-        self.both().act_by_policy_if_begun();
+        let both = self.both();
+        both.policy.act_randomly_until(both.experience.random_steps());
         // The device may still work on both minibatches.
         self.turn(rate)?;
         self.turn(rate)?;

@@ -337,7 +337,7 @@ impl Dqn {
         let optimizer = optimizer(DqnConfig::RULE, network.network());
         let mut target = network.clone();
         target.network_mut().only_forward();
-        network.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
+        network.act_randomly_until(experience.random_steps());
         let mut agent =
             Self { network, target, config, n_envs, optimizer, experience, memory, sums: Sums::default(), device: None };
         agent.acting(1.0);
@@ -376,15 +376,6 @@ impl Dqn {
         let learning_rate = config.learning_rate.at(1.0 - done);
         let host = TdHost { network, target, config, optimizer, memory, sums, learning_rate, pool };
         (host, experience, device.as_mut())
-    }
-
-    /// Ends the random actions of the env steps before learning.
-    ///
-    /// Those who count env steps from 1 again, such as evaluations, do not repeat them.
-    fn act_by_network_if_begun(&mut self) {
-        if self.experience.has_begun() {
-            self.network.act_randomly_until(0);
-        }
     }
 
     /// Waits for the device's updates, and copies the online network to act with.
@@ -680,7 +671,7 @@ impl Agent for Dqn {
         let done = 1.0 - remaining;
         self.sums = Sums::default();
         learn_from(self, rollout, done, pool)?;
-        self.act_by_network_if_begun();
+        self.network.act_randomly_until(self.experience.random_steps());
         self.fetch(done, pool)?;
         let sums = self.sums;
         let mut metrics = Metrics::default();
@@ -717,7 +708,7 @@ impl Agent for Dqn {
         self.network.network_mut().set_params(&snapshot.params, snapshot.counters.version)?;
         self.target.network_mut().set_params(target, 0)?;
         self.experience.load(&snapshot.counters);
-        self.act_by_network_if_begun();
+        self.network.act_randomly_until(self.experience.random_steps());
         self.load_device()
     }
 

@@ -308,6 +308,13 @@ impl Experience {
         self.env_steps > self.settings.learning_starts
     }
 
+    /// Number of lifetime steps in which all actions of an environment are random.
+    ///
+    /// 0 once learning has begun: those who count env steps from 1 again, such as evaluations, do not repeat them.
+    pub(crate) fn random_steps(&self) -> u64 {
+        if self.has_begun() { 0 } else { self.settings.learning_starts.div_ceil(self.n_envs as u64) }
+    }
+
     /// True if errors decide which transitions are drawn.
     pub(crate) fn is_prioritized(&self) -> bool {
         matches!(self.replay, Replay::Prioritized(_))

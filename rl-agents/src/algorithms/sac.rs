@@ -224,8 +224,7 @@ impl Sac {
         config.check()?;
         SquashedGaussian::check(obs, actions, policy.net())?;
         let critics = CriticSettings { n: 2, rule: SacConfig::RULE, scale: 0.5, batch_size: config.batch_size, seed };
-        let mut both = ActorAndCritics::new(policy, &critics, config.replay(), obs, actions, n_envs, replay)?;
-        both.policy.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
+        let both = ActorAndCritics::new(policy, &critics, config.replay(), obs, actions, n_envs, replay)?;
         let (temperature, log_probs) = (Temperature::new(&config, actions.len()), vec![0.0; config.batch_size]);
         Ok(Self { both, temperature, log_probs, config })
     }
@@ -383,10 +382,11 @@ impl Agent for Sac {
 
     fn load(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
         let log_alpha = array(snapshot, ALPHA[0], 1)?;
-        let [taken, skipped, of_alpha, _] = counts(snapshot, STEPS)?;
+        let [taken, skipped, alpha_taken, alpha_skipped] = counts(snapshot, STEPS)?;
         let loaded = self.both.find(snapshot, StepCount { taken, skipped })?;
         let mut optimizer = self.temperature.optimizer.clone();
-        optimizer.load(&moments(snapshot, [ALPHA[1], ALPHA[2]])?, StepCount { taken: of_alpha, skipped: 0 })?;
+        let steps = StepCount { taken: alpha_taken, skipped: alpha_skipped };
+        optimizer.load(&moments(snapshot, [ALPHA[1], ALPHA[2]])?, steps)?;
         self.both.load(snapshot, loaded)?;
         self.temperature.log_alpha.copy_from_slice(log_alpha);
         self.temperature.optimizer = optimizer;

@@ -175,7 +175,6 @@ impl Td3 {
         let critics = CriticSettings { n, rule: Td3Config::RULE, scale: 1.0, batch_size, seed };
         let mut both = ActorAndCritics::new(policy, &critics, config.replay(), obs, actions, n_envs, replay)?;
         both.policy.explore(config.action_noise, config.action_noise_std);
-        both.policy.act_randomly_until(config.learning_starts.div_ceil(n_envs as u64));
         Ok(Self { both, policy_target, config })
     }
 

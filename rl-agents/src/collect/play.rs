@@ -105,17 +105,21 @@ pub fn evaluate_with(
         policy.act(Acting { obs: steps.obs.as_slice(), masks, choice, envs: &[] }, acted, &mut scratch)?;
         let columns = clipped.clip(steps.view_mut());
         guarded(envs, step, |envs| envs.step_into(columns))?;
-        while let Some(&(i, _)) = envs.faults().first() {
-            // The episode is played again, from another start.
-            if !over[i] {
-                running[i] = Episode::default();
+        let mut replay_failed = |envs: &mut dyn VecEnv, steps: &mut Steps, memory: &mut PolicyMemory, over: &[bool]| {
+            while let Some(&(i, _)) = envs.faults().first() {
+                // The episode is played again, from another start.
+                if !over[i] {
+                    running[i] = Episode::default();
+                }
+                let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
+                let (obs, masks) = of_env(steps.obs.as_mut_slice(), masks, i, d);
+                guarded(envs, step, |envs| envs.restart(i, obs, masks))?;
+                memory.state_mut(i).fill(0.0);
+                replayed[i] = true;
             }
-            let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
-            let (obs, masks) = of_env(steps.obs.as_mut_slice(), masks, i, d);
-            guarded(envs, step, |envs| envs.restart(i, obs, masks))?;
-            memory.state_mut(i).fill(0.0);
-            replayed[i] = true;
-        }
+            Ok::<_, Error>(())
+        };
+        replay_failed(envs, &mut steps, &mut memory, &over)?;
         raw_rewards.copy_from_slice(&steps.rewards);
         envs.raw_rewards(&mut raw_rewards);
         if !all_finite(&raw_rewards) || !bounds.hold(steps.obs.as_slice()) {
@@ -137,6 +141,8 @@ pub fn evaluate_with(
                     return Err(not_finite_at(i, step, None, what));
                 }
             }
+            // A restart may have failed, and other environments with it.
+            replay_failed(envs, &mut steps, &mut memory, &over)?;
         }
         for (i, episode) in running.iter_mut().enumerate().filter(|(i, _)| !over[*i] && !std::mem::take(&mut replayed[*i])) {
             episode.episode_return += f64::from(raw_rewards[i]);

@@ -349,6 +349,16 @@ impl Slice {
             }
             self.count_outside(i, step, self.bounds.outside(self.state.obs.as_slice().row(i, d)), || None);
         }
+        // A restart may have failed, and other environments with it.
+        while let Some(&(i, _)) = self.envs.faults().first() {
+            self.anomalies.faults += 1;
+            let (obs, masks) = self.state.start_mut();
+            let (obs, masks) = of_env(obs, masks, i, d);
+            guarded(&mut *self.envs, step, |envs| envs.restart(i, obs, masks))?;
+            if let Some(what) = not_finite(self.state.obs.as_slice().row(i, d)) {
+                return Err(Error::NotFiniteAgain(Anomaly { env_idx: self.first_env + i, step, action: None, what }));
+            }
+        }
         Ok(())
     }
 
@@ -370,6 +380,7 @@ impl Slice {
                 self.give_up(Anomaly { env_idx, step, action, what })?;
                 self.truncate_before(columns, t, i);
                 self.repeat(columns, actor, i)?;
+                self.repeat_failed(columns, actor)?;
                 if let (Some(what), _) = led_to(self, columns) {
                     let action = Some(action_text(columns, t, i));
                     return Err(Error::NotFiniteAgain(Anomaly { env_idx, step, action, what }));
@@ -386,8 +397,16 @@ impl Slice {
                 self.count_outside(i, step, outside, || None);
             }
         }
-        // A restart may have failed, too.
-        self.repeat_failed(columns, actor)
+        // A restart may have failed, too, and what follows is looked at again.
+        self.repeat_failed(columns, actor)?;
+        for i in 0..n {
+            let obs = if ended(columns, i) { columns.final_obs() } else { columns.obs(t + 1) }.row(i, d);
+            if let Some(what) = bad_step(self.raw_rewards[i], obs) {
+                let (env_idx, action) = (self.first_env + i, Some(action_text(columns, t, i)));
+                return Err(Error::NotFiniteAgain(Anomaly { env_idx, step, action, what }));
+            }
+        }
+        Ok(())
     }
 
     /// Repeats the steps of environments that have failed, in new episodes.

@@ -48,6 +48,8 @@ class Policy:
             raise ValueError(f"the observation has shape {observation.shape}; the policy takes {shape}, or a batch of them")
         if not np.can_cast(observation.dtype, self.observation_space.dtype, "same_kind"):
             raise TypeError(f"the observation is {observation.dtype}; the policy takes {self.observation_space.dtype}")
+        if self.observation_space.dtype == np.uint8 and observation.size and observation.max() > 255:
+            raise ValueError("the observation is not all in 0 to 255")
         n, width = 1 if is_single else len(observation), self._policy.state_len
         states = np.zeros((n, width), np.float32)
         if state is not None and width:
@@ -57,7 +59,7 @@ class Policy:
         masks = np.ones(0, np.uint8)
         if action_masks is not None and self._mask_len:
             masks = np.ascontiguousarray(np.asarray(action_masks) != 0).view(np.uint8).reshape(-1)
-        flat = np.ascontiguousarray(observation, self.observation_space.dtype).reshape(-1)
+        flat = np.require(observation, self.observation_space.dtype, "CA").reshape(-1)
         actions, states = self._policy.act(flat, states.reshape(-1), masks, None if deterministic else seed)
         actions = actions.reshape(n, *self._row)
         return actions[0] if is_single else actions, states.reshape(n, width) if width else None

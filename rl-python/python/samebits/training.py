@@ -261,7 +261,10 @@ class Run:
         ``pandas.DataFrame(run.metrics())`` makes a table of them.
         """
         with open(self.path / "metrics.csv", newline="") as file:
-            rows = list(csv.reader(file))
+            text = file.read()
+        rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))  # the last line may be torn
+        if not rows:
+            return {}
         columns = zip(*rows[1:]) if len(rows) > 1 else [[] for _ in rows[0]]
         return {name: np.array([float(x or "nan") for x in column]) for name, column in zip(rows[0], columns)}
 

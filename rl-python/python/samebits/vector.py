@@ -107,14 +107,13 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         """
         if options:
             raise ValueError(f"options are {options!r}; these environments have none, and only reset together")
-        if seed is None:
-            seed, self._first_seed = self._first_seed, None
-            seed = int(self._seeds.integers(2**63)) if seed is None else seed
-        else:
-            self._first_seed = None
         if isinstance(seed, (list, tuple, np.ndarray)):
             raise ValueError("seed is a list; one seed gives every environment numbers of its own")
+        if seed is None:
+            seed = self._first_seed
+            seed = int(self._seeds.integers(2**63)) if seed is None else seed
         self._envs.reset(operator.index(seed) % 2**64)
+        self._first_seed = None
         self._returns[:], self._lengths[:] = 0, 0
         return self._column(self._obs), {} if self._masks is None else {"action_mask": self._column(self._masks)}
 
