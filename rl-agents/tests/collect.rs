@@ -543,7 +543,7 @@ fn no_environment_of_the_catalog_misbehaves() {
     }
 }
 
-/// Two environments in one process that counts up: environment 0 observes NaN at its third step, once.
+/// Two environments in one process, one of which observes NaN once.
 ///
 /// The process is lost, and both episodes with it, at a restart or at a repeated step.
 struct Lost {
