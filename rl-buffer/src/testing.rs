@@ -26,6 +26,20 @@ pub(crate) fn shape(n_envs: usize, n_step: usize) -> TransitionShape {
     }
 }
 
+/// Returns a shape with observations of `d` numbers, or stacks of as many bytes.
+///
+/// `action` selects the kind of actions.
+pub(crate) fn shape_of(d: usize, stack: Option<usize>, action: usize) -> TransitionShape {
+    let actions = match action {
+        0 => ActionKind::Discrete { masked: None },
+        1..=2 => ActionKind::Discrete { masked: Some(3 * action) },
+        _ => ActionKind::Continuous { len: action - 2 },
+    };
+    let obs = if stack.is_some() { Dtype::U8 } else { Dtype::F32 };
+    let stack = stack.unwrap_or(1);
+    TransitionShape { obs_len: d * stack, obs, stack, actions, gamma: 0.9, ..shape(1, 1) }
+}
+
 /// Fails if counts deviate more than chance allows, once in some thousands.
 pub(crate) fn chi_square(counts: &[f64], expected: &[f64]) {
     let chi: f64 = counts.iter().zip(expected).map(|(count, expected)| (count - expected).powi(2) / expected.max(1e-9)).sum();

@@ -114,8 +114,8 @@ pub struct ReplayStorage {
     pub memory: Arc<dyn Memory>,
     /// Ranks that store a shard of the transitions each.
     ///
-    /// They exchange the transitions of every minibatch, and are those given to
-    /// [`Shareable::share`](crate::agent::Shareable::share). `None`: all transitions are stored here.
+    /// The same ranks as [`Shareable::share`](crate::agent::Shareable::share) gets; they exchange the transitions of every
+    /// minibatch. `None`: all transitions are stored here.
     pub ranks: Option<Arc<dyn Ranks>>,
 }
 

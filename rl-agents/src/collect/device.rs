@@ -253,8 +253,6 @@ impl DeviceCollector {
         }
         let ranges: Vec<&[u8]> = saved.slices.iter().filter_map(|(_, envs)| envs.as_deref()).collect();
         self.envs.load_ranges(&ranges)?;
-        self.steps = saved.steps;
-        stream.upload(&self.clock.view_mut(), &[self.seed, saved.steps])?;
         match (to, obs.as_slice()) {
             (Obs::F32(to), ObsSlice::F32(from)) => stream.upload(&to, from)?,
             (Obs::U8(to), ObsSlice::U8(from)) => stream.upload(&to, from)?,
@@ -264,7 +262,9 @@ impl DeviceCollector {
             stream.upload(&to, &masks)?;
         }
         stream.upload(&self.states.view_mut(), &saved.memory)?;
-        Ok(self.episodes.set_running(stream, &running)?)
+        self.episodes.set_running(stream, &running)?;
+        drop(descent);
+        self.set_clock(saved.steps)
     }
 }
 

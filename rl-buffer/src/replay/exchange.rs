@@ -136,8 +136,8 @@ impl ReplayBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{History, random, shape};
-    use crate::{ActionKind, Dtype, Memory, PrioritizedReplayBuffer, Shard, TransitionShape};
+    use crate::testing::{History, random, shape, shape_of};
+    use crate::{Dtype, Memory, PrioritizedReplayBuffer, Shard, TransitionShape};
     use proptest::prelude::*;
 
     /// Draws the same batch from each of the shards, by their messages.
@@ -161,19 +161,12 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
-        fn a_batch_of_parts_is_that_of_the_whole(
+        fn a_batch_of_shards_is_that_of_the_whole(
             seed in any::<u64>(), n_envs in prop::sample::select(vec![1usize, 2, 33]), n_step in 1usize..4,
             d in prop::sample::select(vec![1usize, 4, 5]), bytes in any::<bool>(), action in 0usize..5,
             capacity in 1usize..150, n_shards in 1usize..6, ends in 0.0..0.5f64, stack in 1usize..4, restarts_at in 0usize..30,
         ) {
-            let actions = match action {
-                0 => ActionKind::Discrete { masked: None },
-                1..=2 => ActionKind::Discrete { masked: Some(3 * action) },
-                _ => ActionKind::Continuous { len: action - 2 },
-            };
-            let obs = if bytes { Dtype::U8 } else { Dtype::F32 };
-            let stack = if bytes { stack } else { 1 };
-            let shape = TransitionShape { n_envs, obs_len: d * stack, obs, stack, actions, n_step, gamma: 0.9 };
+            let shape = TransitionShape { n_envs, n_step, ..shape_of(d, bytes.then_some(stack), action) };
             let host = <dyn Memory>::host();
             let mut whole = PrioritizedReplayBuffer::new(shape, capacity, 0.6, 0.01).expect("fits");
             let shard = |index| {

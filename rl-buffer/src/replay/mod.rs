@@ -316,7 +316,7 @@ impl ReplayBuffer {
 
     /// Returns the largest discrete action, including waiting steps; 0 if empty.
     ///
-    /// Of a shard, among its rows. Meaningless for continuous actions.
+    /// A shard looks at its own rows alone. Meaningless for continuous actions.
     #[must_use]
     pub fn max_action(&self) -> u32 {
         let rows = self.words().chunks_exact(self.row.len).take(self.used()).map(|words| words[self.row.action]);
@@ -495,7 +495,7 @@ impl ReplayBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{History, chi_square, random, shape};
+    use crate::testing::{History, chi_square, random, shape, shape_of};
     use crate::{ActionKind, Dtype};
     use proptest::prelude::*;
 
@@ -716,14 +716,7 @@ mod tests {
             capacity in 1usize..200,
             ends in 0.0..0.5f64, stack in 1usize..5, anew in 0usize..20,
         ) {
-            let actions = match action {
-                0 => ActionKind::Discrete { masked: None },
-                1..=2 => ActionKind::Discrete { masked: Some(3 * action) },
-                _ => ActionKind::Continuous { len: action - 2 },
-            };
-            let obs = if bytes { Dtype::U8 } else { Dtype::F32 };
-            let stack = if bytes { stack } else { 1 };
-            let shape = TransitionShape { n_envs, obs_len: d * stack, obs, stack, actions, n_step, gamma: 0.9 };
+            let shape = TransitionShape { n_envs, n_step, ..shape_of(d, bytes.then_some(stack), action) };
             let mut replay = ReplayBuffer::new(shape, capacity).expect("fits");
             let mut history = History::new(shape, seed, ends);
             let mut rng = random(seed);

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use crate::batch::isa::{self, Isa, Set, Work};
-use crate::{ActionSliceMut, ActionSpace, Actions, Purpose, numerics::rng};
+use crate::{ActionSliceMut, ActionSpace, Actions, Purpose, Steps, numerics::rng};
 
-/// Uniform actions for N environments, step by step; masks are ignored.
+/// Uniform actions for N environments, step by step.
 ///
 /// Number k of an environment's stream [`Purpose::RandomAction`] is word `k & 3` of block `k >> 2`, so four numbers cost one
 /// block. A discrete action at step s takes number s; dimension j of A of a continuous one takes number `s A + j`. Infinite
@@ -41,7 +41,7 @@ impl RandomActions {
         Self { isa: Isa::best(), seed, first_env: range.start as u32, next: 0, space, words }
     }
 
-    /// Writes the actions of the next step.
+    /// Writes the actions of the next step, whatever the masks.
     ///
     /// # Panics
     /// If `actions` differ from the space in kind or number.
@@ -64,6 +64,22 @@ impl RandomActions {
                 }
             }
             _ => panic!("actions of another kind than the space's"),
+        }
+    }
+
+    /// Writes legal actions of the next step.
+    ///
+    /// Where a mask forbids an action, the next legal one replaces it.
+    ///
+    /// # Panics
+    /// If the actions differ from the space in kind or number.
+    pub fn fill_legal(&mut self, steps: &mut Steps) {
+        self.fill(steps.actions.as_mut_slice());
+        let (Actions::Discrete(actions), Some([masks, _])) = (&mut steps.actions, &steps.masks) else { return };
+        let a = masks.len() / actions.len();
+        for (action, mask) in actions.iter_mut().zip(masks.chunks_exact(a)) {
+            let legal = (0..a).map(|j| (*action as usize + j) % a).find(|&action| mask[action] != 0);
+            *action = legal.map_or(*action, |legal| legal as u32);
         }
     }
 

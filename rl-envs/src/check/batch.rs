@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::batch::outside::Batches;
 use crate::check::run::{ENDLESS, row};
 use crate::check::{Check, Found, Outcome};
-use crate::{ActionSpace, Actions, Error, RandomActions, Spaces, Steps};
+use crate::{ActionSpace, Error, RandomActions, Spaces, Steps};
 
 /// Environments of a recorded batch.
 const N_ENVS: usize = 3;
@@ -78,14 +78,7 @@ fn play(
     let mut t = 0;
     while !enough(&steps) {
         t += 1;
-        random.fill(steps.actions.as_mut_slice());
-        if let (Actions::Discrete(actions), Some([masks, _])) = (&mut steps.actions, &steps.masks) {
-            let a = masks.len() / actions.len();
-            for (action, mask) in actions.iter_mut().zip(masks.chunks(a)) {
-                let legal = (0..a).map(|j| (*action as usize + j) % a).find(|&action| mask[action] != 0);
-                *action = legal.map_or(*action, |legal| legal as u32);
-            }
-        }
+        random.fill_legal(&mut steps);
         envs.step(&mut steps).map_err(text)?;
         if let Some((i, why)) = envs.faults().first() {
             return Err(format!("environment {}, step {t}: {why}", range.start + i));

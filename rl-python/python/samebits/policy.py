@@ -48,7 +48,8 @@ class Policy:
             raise ValueError(f"the observation has shape {observation.shape}; the policy takes {shape}, or a batch of them")
         if not np.can_cast(observation.dtype, self.observation_space.dtype, "same_kind"):
             raise TypeError(f"the observation is {observation.dtype}; the policy takes {self.observation_space.dtype}")
-        if self.observation_space.dtype == np.uint8 and observation.size and observation.max() > 255:
+        reads_bytes = self.observation_space.dtype == np.uint8
+        if reads_bytes and observation.dtype != np.uint8 and observation.size and observation.max() > 255:
             raise ValueError("the observation is not all in 0 to 255")
         n, width = 1 if is_single else len(observation), self._policy.state_len
         states = np.zeros((n, width), np.float32)

@@ -271,8 +271,8 @@ impl Budget {
         };
         let replay = match &self.replay {
             Some((shape, capacity, _)) if self.shards && !self.in_file => {
-                let shared = ReplayBuffer::sharded_bytes(shape, *capacity as usize);
-                replay - shared + shared.div_ceil(self.n_ranks.into())
+                let sharded = ReplayBuffer::sharded_bytes(shape, *capacity as usize);
+                replay - sharded + sharded.div_ceil(self.n_ranks.into())
             }
             Some((shape, capacity, _)) if self.in_file => replay - ReplayBuffer::block_bytes(shape, *capacity as usize),
             _ => replay,

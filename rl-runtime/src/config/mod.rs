@@ -492,13 +492,23 @@ impl Config {
         let mut text = String::new();
         for key in keys.into_iter().filter(|key| !resumable().any(|may| may == key.as_str())) {
             let [x, y] = [&a, &b].map(|settings| settings.get(key).map_or("not set".into(), Value::to_string));
-            // Checkpoints have the order that was measured.
-            let is_measured = key == "drive" && [&x, &y].into_iter().any(|drive| drive == "\"auto\"");
-            if x != y && !is_measured {
+            if x != y {
                 let _ = write!(text, "\n  {key}: {x} here, {y} there");
             }
         }
         text
+    }
+
+    /// Lists the settings of a checkpoint that differ from its run's.
+    ///
+    /// A checkpoint has the order that `drive = auto` has measured.
+    #[must_use]
+    pub(crate) fn differences_from_run(&self, run: &Self) -> String {
+        let mut own = self.clone();
+        if run.run.drive == Drive::Auto {
+            own.run.drive = Drive::Auto;
+        }
+        own.differences(run)
     }
 }
 
@@ -655,7 +665,8 @@ mod tests {
             config
         };
         let [auto, lockstep, first_come] = [Drive::Auto, Drive::Lockstep, Drive::FirstCome].map(driven);
-        assert_eq!(auto.differences(&first_come), "", "checkpoints have the order that was measured");
+        assert_eq!(first_come.differences_from_run(&auto), "", "checkpoints have the order that was measured");
+        assert!(!auto.differences(&first_come).is_empty() && !first_come.differences_from_run(&lockstep).is_empty());
         assert_eq!(lockstep.differences(&first_come), "\n  drive: \"lockstep\" here, \"first_come\" there");
     }
 }

@@ -189,7 +189,7 @@ fn is_newest(path: &Path, run: &Path) -> bool {
 
 /// Rejects a checkpoint of another run, before anything of either is started.
 fn refuse_others(checkpoint: &Path, saved: &Config) -> Result<(), Error> {
-    let differences = checkpoint::config(checkpoint, false)?.differences(saved);
+    let differences = checkpoint::config(checkpoint, false)?.differences_from_run(saved);
     if differences.is_empty() {
         return Ok(());
     }

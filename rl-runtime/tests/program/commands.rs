@@ -11,13 +11,17 @@ use crate::harness::{finish, rl, text};
 /// Parts of commands that cannot run everywhere.
 const ONLY_PARSED: [&str; 5] = ["gym:", "--device cuda", "mine.toml", "RUN", "walk"];
 /// Parts that shorten a command, by its first words.
-const SHORTER: [(&str, &str); 14] = [
+const SHORTER: [(&str, &str); 15] = [
     ("train --resume", "--steps 2048"),
     ("train pendulum --algo sac", "--steps 200 --set hidden=[64] --set eval_episodes=2"),
     (
         "train gym:ALE/",
         "--steps 256 --set ppo.n_steps=32 --set ppo.n_epochs=1 --set conv=[] --set hidden=[16] --set eval_episodes=1 \
          --set env.time_limit=100",
+    ),
+    (
+        "train gym:CarRacing",
+        "--steps 128 --set ppo.n_steps=16 --set ppo.batch_size=64 --set ppo.n_epochs=1 --set eval_episodes=1 --set eval_max_steps=20",
     ),
     ("train gym:FrozenLake", "--steps 1024 --set ppo.n_steps=128 --set eval_episodes=2"),
     (

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use rl_envs::catalog::Entry;
 use rl_envs::check::{Check, Outcome};
-use rl_envs::{ActionSpace, Actions, Dtype, RandomActions, Spaces, Steps, VecEnv};
+use rl_envs::{ActionSpace, Dtype, RandomActions, Spaces, Steps, VecEnv};
 use serde_json::json;
 
 use crate::cli::envs::Envs;
@@ -131,11 +131,7 @@ fn largest(entry: &Entry) -> Result<(f32, f32), Error> {
     envs.reset(0, &mut steps)?;
     let (mut obs, mut reward) = (0.0f32, 0.0f32);
     for _ in 0..N_STEPS {
-        random.fill(steps.actions.as_mut_slice());
-        if let (Actions::Discrete(actions), Some([mask, _])) = (&mut steps.actions, &steps.masks) {
-            let n = mask.len();
-            actions[0] = (0..n).map(|j| (actions[0] as usize + j) % n).find(|j| mask[*j] != 0).map_or(actions[0], |j| j as u32);
-        }
+        random.fill_legal(&mut steps);
         envs.step(&mut steps)?;
         if !envs.faults().is_empty() {
             break;

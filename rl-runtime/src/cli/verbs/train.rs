@@ -419,12 +419,7 @@ fn resumed_config(args: &TrainArgs, layers: Layers, path: &Path, saved: &Config,
     envs.start_within(layers.number("start_timeout_s").or(Some(saved.run.start_timeout_s)));
     let entry = envs.open_saved(&saved.env, path, false, threads(None))?;
     let config = with_absolute(layers.over(saved, &entry)?);
-    let mut differences = config.differences(saved);
-    if config.run.drive != saved.run.drive && differences.lines().all(|line| !line.starts_with("  drive:")) {
-        // Checkpoints may have a measured order, and settings have what was given.
-        let [here, there] = [&config, saved].map(|config| config.settings()["drive"].to_string());
-        differences += &format!("\n  drive: {here} here, {there} there");
-    }
+    let differences = config.differences(saved);
     if !differences.is_empty() {
         let may = resumable().collect::<Vec<_>>().join(", ");
         let problem = format!("a resumed run keeps its settings ({may} may change), but (given here, saved there):{differences}");

@@ -124,7 +124,7 @@ impl<'a> Opened<'a> {
 
     /// Refuses a checkpoint that a run with the settings `run` cannot have saved.
     pub(super) fn check_run(&self, run: &Config) -> Result<(), Unusable> {
-        let differences = self.config()?.differences(run);
+        let differences = self.config()?.differences_from_run(run);
         if differences.is_empty() { Ok(()) } else { Err(Unusable::Foreign(format!("it belongs to another run:{differences}"))) }
     }
 

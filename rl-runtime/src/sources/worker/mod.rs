@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use rl_agents::settings::Kind;
 use rl_envs::catalog::{Batches, Entry, Limits};
 use rl_envs::wrappers::Wrappers;
-use rl_envs::{Actions, BoxedEnv, Dtype, MakeBlocking, RandomActions, Spaces, Steps, VecEnv};
+use rl_envs::{BoxedEnv, Dtype, MakeBlocking, RandomActions, Spaces, Steps, VecEnv};
 use serde_json::{Map, Value, json};
 
 use self::blocking::WorkerEnv;
@@ -240,11 +240,7 @@ impl Batches for Workers {
         envs.reset(seed, &mut steps)?;
         let (begin, before) = (Instant::now(), envs.cpu_times());
         while begin.elapsed() < MEASURED {
-            random.fill(steps.actions.as_mut_slice());
-            if let (Actions::Discrete(actions), Some([mask, _])) = (&mut steps.actions, &steps.masks) {
-                let (n, drawn) = (mask.len(), actions[0] as usize);
-                actions[0] = (drawn..drawn + n).map(|j| j % n).find(|&j| mask[j] != 0).unwrap_or(drawn) as u32;
-            }
+            random.fill_legal(&mut steps);
             envs.step(&mut steps)?;
             if !envs.faults().is_empty() {
                 envs.reset(seed, &mut steps)?;
