@@ -50,8 +50,9 @@ def flat(space, obs):
         return np.concatenate([flat(part, obs[key]) for key, part in parts])
     if isinstance(space, (kinds.Discrete, kinds.MultiDiscrete)):
         return kinds.flatten(space, obs).astype(np.float32)
-    if isinstance(space, kinds.Box) and len(space.shape) == 3:
-        if np.all(space.low == 0) and np.all(space.high == (255 if space.dtype == np.uint8 else 1)):
+    if isinstance(space, kinds.Box) and len(space.shape) in (2, 3) and np.all(space.low == 0):
+        most = 255 if space.dtype == np.uint8 else 1 if len(space.shape) == 3 else np.nan
+        if np.all(space.high == most):
             raise SystemExit("this script does not play pictures")
     return np.asarray(obs, np.float32).ravel()
 
@@ -143,7 +144,9 @@ def main():
         raise SystemExit("env.hide is set: name the indices of the velocities with --hide")
     returns = []
     for episode in range(args.episodes):
-        obs, _ = env.reset(seed=args.seed + episode)
+        obs, info = env.reset(seed=args.seed + episode)
+        if "action_mask" in info or isinstance(obs, dict) and "action_mask" in obs or env.has_wrapper_attr("action_masks"):
+            raise SystemExit(f"{args.env} tells which actions are legal, which this script ignores; tools/play_onnx.py does not")
         total, ended = 0.0, False
         policy.forget()
         while not ended:

@@ -21,9 +21,13 @@ from gymnasium import spaces
 def flat(space, obs, keys=(), raw_images=False):
     """Returns an observation as the model reads it: numbers, categories from 0 on, or a picture with its channels in front."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        parts = [(key, part) for key, part in parts if key in keys] if keys else [part for part in parts if part[0] != "action_mask"]
+        parts = list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+        seen = [(key, part) for key, part in parts if key in keys] if keys else [part for part in parts if part[0] != "action_mask"]
+        # A training sorts the parts of a Dict that it has taken some out of.
+        parts = parts if len(seen) == len(parts) and not keys else sorted(seen, key=lambda part: part[0])
         return np.concatenate([numbers(part, obs[key], raw_images) for key, part in parts])
+    if isinstance(space, spaces.Text):
+        raise SystemExit("this script does not read texts")
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
         return np.ravel(obs - space.start)
     obs = np.asarray(obs)
@@ -133,6 +137,8 @@ def main():
     parser.add_argument("--resize", type=int, default=0, help="rows and columns of pictures, as env.resize, which needs OpenCV; 0: theirs")
     args = parser.parse_args()
     keys = [key.strip() for key in args.keys.split(",") if key.strip()]
+    if args.env.startswith("ALE/"):
+        parser.error("this script does not prepare Atari's games as a training does")
     policy, env = Policy(args.path, keys, args.raw_images, args.grayscale, args.resize), gymnasium.make(args.env)
     if args.time_limit:
         env = gymnasium.wrappers.TimeLimit(env, args.time_limit)

@@ -111,7 +111,8 @@ fn acting_and_minibatches_allocate_nothing() {
             }
         }
         let (obs, actions) = (collector.observation_space(), collector.action_space());
-        let config = DqnConfig { learning_starts: 0, prioritized: true, n_steps: 3, ..DqnConfig::default() };
+        let config =
+            DqnConfig { learning_starts: 0, prioritized: true, acted_priorities: true, n_steps: 3, ..DqnConfig::default() };
         let network = QNetwork::new(obs, actions, &NetConfig::default(), config.dueling, 0).unwrap();
         let mut agent = Dqn::new(network, config, obs, actions, 8, 0).unwrap().on_device(device).unwrap();
         let mut rollout = collector.rollout(2).unwrap();

@@ -403,11 +403,12 @@ impl Policy for AtOnce {
     fn values(
         &self,
         obs: ObsSlice<'_>,
+        masks: &[u8],
         states: &[f32],
         values: &mut [f32],
         scratch: &mut Scratch,
     ) -> Result<(), rl_agents::Error> {
-        self.0.values(obs, states, values, scratch)
+        self.0.values(obs, masks, states, values, scratch)
     }
 
     fn weights(&self) -> Weights<'_> {

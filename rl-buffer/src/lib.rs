@@ -48,7 +48,7 @@ pub use replay::sum_tree::SumTree;
 pub use replay::transition::TransitionShape;
 pub use rl_envs::{ActionKind, ActionRows, ActionSlice, Dtype, ObsRows, ObsSlice, StepSlices};
 pub use rollout::Rollout;
-pub use rollout::columns::{ActColumns, RolloutColumns, RolloutShape, StepColumns};
+pub use rollout::columns::{ActColumns, ActedValues, RolloutColumns, RolloutShape, StepColumns};
 pub use rollout::device::{DeviceRollout, DeviceStep};
 pub use rollout::returns;
 pub use slab::{ALIGN, Block, Host, Memory};

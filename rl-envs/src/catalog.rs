@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::batch::hidden::HiddenVecEnv;
 use crate::batch::lanes::{Dynamics, Lane, LanesVecEnv};
 use crate::batch::wrappers::{Hidden, Wrappers};
-use crate::check::batch::check_batches;
+use crate::check::batch::{check_batches, check_lanes};
 use crate::check::trace::{TraceStep, trace};
 use crate::check::{Check, check_env_each};
 use crate::envs::grid_world::GridWorld;
@@ -229,7 +229,12 @@ impl Entry {
             true => W * size_of::<u32>(),
             false => wrapped_bytes::<Lane<P, W, D>>(wrappers),
         };
-        let stepped = Stepped { slice, bytes, ..Stepped::of::<Lane<P, W, D>>() };
+        let check: fn(&mut dyn FnMut(Check)) = |each| {
+            check_env_each(&Lane::<P, W, D>::default(), each);
+            let alone = |n| Box::new(SyncVecEnv::new(n, Lane::<P, W, D>::default())) as Box<dyn VecEnv>;
+            each(check_lanes([&alone, &|n| Box::new(LanesVecEnv::slice(0..n, P::default()))]));
+        };
+        let stepped = Stepped { slice, bytes, check, ..Stepped::of::<Lane<P, W, D>>() };
         Self { name, about, wrappers: PLAIN, twinned: false, kind: Kind::Stepped(stepped) }
     }
 

@@ -1,11 +1,18 @@
 //! Checks of environments: sound ones pass, and the right check catches each fault.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rl_envs::cartpole::CartPole;
+use rl_envs::catalog::{Batches, Entry};
 use rl_envs::check::{Check, Outcome, check_env};
-use rl_envs::{Action, ActionSpace, Element, Env, Error, Rng, Space, Step, catalog};
+use rl_envs::lanes::Dynamics;
+use rl_envs::{
+    Action, ActionSpace, Canvas, Element, Env, Error, ObsSliceMut, Rng, Space, Spaces, Step, StepSlicesMut, SyncVecEnv, VecEnv,
+    catalog,
+};
 use serde::{Deserialize, Serialize};
 
 /// A fault of a [`Walk`].
@@ -461,4 +468,143 @@ fn a_check_is_passed_on_before_the_next_one_begins() {
     assert_eq!(steps.len(), entry.check().unwrap().len());
     assert!(steps[0].0 == "spaces" && steps[0].1 == 0, "{steps:?}");
     assert!(steps.windows(2).filter(|pair| pair[0].1 < pair[1].1).count() > 10, "{steps:?}");
+}
+
+/// A sum of actions, which the packed state forgets.
+#[derive(Clone, Debug, Default)]
+struct Forgets;
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Sum {
+    steps: u32,
+    sum: u32,
+}
+
+impl Dynamics<1, 1> for Forgets {
+    type State = Sum;
+    type Action = u32;
+
+    fn observation_space(&self) -> Space {
+        Space::vector(&[0.0], &[10.0])
+    }
+
+    fn action_space(&self) -> ActionSpace {
+        ActionSpace::Discrete { n: 2, masked: false }
+    }
+
+    fn start(&self, _: &mut Rng) -> Sum {
+        Sum { steps: 0, sum: 0 }
+    }
+
+    fn advance(&self, Sum { steps, sum }: Sum, action: u32) -> (Sum, Step) {
+        let next = Sum { steps: steps + 1, sum: sum + action };
+        (next, Step { reward: next.sum as f32, terminated: next.steps == 10, truncated: false })
+    }
+
+    fn observe(&self, state: &Sum) -> [f32; 1] {
+        [state.steps as f32]
+    }
+
+    fn fault(&self, _: &Sum) -> Option<String> {
+        None
+    }
+
+    fn pack(state: Sum) -> [u32; 1] {
+        [state.steps]
+    }
+
+    fn unpack([steps]: [u32; 1]) -> Sum {
+        Sum { steps, sum: 0 }
+    }
+}
+
+/// Returns the lines of the checks that an environment fails.
+fn failures(entry: &Entry) -> Vec<String> {
+    entry.check().expect("it steps").iter().filter(|check| check.failed()).map(ToString::to_string).collect()
+}
+
+#[test]
+fn lanes_that_forget_a_part_of_the_state_are_caught() {
+    let failed = failures(&Entry::lanes::<Forgets, 1, 1>("forgets", "a sum of actions"));
+    assert!(failed.len() == 1 && failed[0].contains("lanes: environment 0 differs at step"), "{failed:?}");
+}
+
+/// CartPoles in a batch that restarts all of them for one, if it is told to.
+#[derive(Debug)]
+struct Together {
+    envs: SyncVecEnv<CartPole>,
+    restarts_all: bool,
+}
+
+impl VecEnv for Together {
+    fn n_envs(&self) -> usize {
+        self.envs.n_envs()
+    }
+
+    fn first_env(&self) -> u32 {
+        self.envs.first_env()
+    }
+
+    fn observation_space(&self) -> &Space {
+        self.envs.observation_space()
+    }
+
+    fn action_space(&self) -> &ActionSpace {
+        self.envs.action_space()
+    }
+
+    fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
+        self.envs.reset_into(seed, obs, masks)
+    }
+
+    fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        self.envs.step_into(steps)
+    }
+
+    fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
+        if self.restarts_all {
+            self.envs.restart(2, ObsSliceMut::F32(&mut [0.0; 4]), None)?;
+        }
+        self.envs.restart(env_idx, obs, masks)
+    }
+
+    fn repeat_step(&mut self, env_idx: usize, steps: StepSlicesMut<'_>) -> Result<(), Error> {
+        self.envs.repeat_step(env_idx, steps)
+    }
+
+    fn render(&self, env_idx: usize, canvas: &mut Canvas) {
+        self.envs.render(env_idx, canvas);
+    }
+
+    fn save(&self) -> Result<Vec<u8>, Error> {
+        self.envs.save()
+    }
+
+    fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.envs.load(bytes)
+    }
+}
+
+#[derive(Debug)]
+struct Worker {
+    restarts_all: bool,
+}
+
+impl Batches for Worker {
+    fn spaces(&self) -> Spaces {
+        catalog::find("cartpole").expect("in the catalog").spaces()
+    }
+
+    fn slice(&'static self, range: Range<usize>) -> Result<Box<dyn VecEnv>, Error> {
+        let envs = SyncVecEnv::slice(range, CartPole::default());
+        Ok(Box::new(Together { envs, restarts_all: self.restarts_all }))
+    }
+}
+
+#[test]
+fn a_restart_that_changes_other_environments_is_caught() {
+    let [one, all] = [false, true]
+        .map(|restarts_all| failures(&Entry::outside("together", "CartPoles", Box::leak(Box::new(Worker { restarts_all })))));
+    assert!(one.is_empty(), "{one:?}");
+    assert!(all.len() == 1 && all[0].contains("restarts: environment 2 differs at step"), "{all:?}");
 }

@@ -253,7 +253,8 @@ fn greatest(numbers: &[f32]) -> u32 {
 impl Policy<'_> {
     /// Computes the outputs of the network.
     ///
-    /// The outputs are logits, action values or means; a squashed policy's logarithms of standard deviations follow its means.
+    /// The outputs are logits, action values or means; a dueling network's value follows its action values, a squashed policy's
+    /// logarithms of standard deviations follow its means.
     /// `memory` has [`Policy::memory_len`] or more numbers, and holds the outputs. A policy that remembers takes a step of its
     /// state there.
     ///
@@ -454,6 +455,34 @@ impl Policy<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "write")]
+    #[test]
+    fn multiply_adds_in_software_give_the_bits_of_instructions() {
+        let mut rng = rl_envs::Rng::new(3, 0, 0, rl_envs::Purpose::Init);
+        for exported in crate::kinds::policies() {
+            let file = crate::write::file(&exported);
+            let policy = Policy::new(&file).expect("a policy");
+            let [mut here, mut software] = [0; 2].map(|_| fresh_memory(&policy));
+            for _ in 0..200 {
+                let bytes: Vec<u8> = (0..policy.obs_len()).map(|_| rng.next_u32() as u8).collect();
+                let floats: Vec<f32> = bytes.iter().map(|&x| f32::from(x % 8) / if x % 3 == 0 { 3.0 } else { 1.0 }).collect();
+                let obs = || if policy.reads_bytes() { Obs::U8(&bytes) } else { Obs::F32(&floats) };
+                let expected = policy.outputs(obs(), &mut here).expect("an observation");
+                let found = policy.outputs_by::<false>(obs(), &mut software).expect("an observation");
+                let bits = |outputs: &[f32]| outputs.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(found), bits(expected), "{}", exported.about);
+            }
+        }
+    }
+
+    /// Returns the memory of a new episode.
+    #[cfg(feature = "write")]
+    fn fresh_memory(policy: &Policy<'_>) -> Vec<f32> {
+        let mut memory = vec![0.0; policy.memory_len()];
+        policy.reset(&mut memory);
+        memory
+    }
 
     #[test]
     fn a_draw_is_an_action_with_a_probability() {

@@ -29,12 +29,19 @@
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![cfg_attr(not(feature = "std"), forbid(unsafe_code))]
 
+// Shared test support names the crate as its users do.
+#[cfg(all(test, feature = "write"))]
+extern crate self as rl_policy;
+
 mod act;
 mod error;
 #[cfg(feature = "write")]
 mod exported;
 mod format;
 mod fused;
+#[cfg(all(test, feature = "write"))]
+#[path = "../tests/kinds/mod.rs"]
+mod kinds;
 mod math;
 mod read;
 mod words;
@@ -46,6 +53,7 @@ pub use error::Error;
 #[cfg(feature = "write")]
 pub use exported::{Activation, Exported, Head, Input, Layer, LayerKind, Part};
 pub use read::Policy;
+pub use words::MAX_LEN;
 
 /// Examples of the README, as tests.
 #[cfg(doctest)]

@@ -4,8 +4,8 @@ use core::fmt;
 
 use crate::error::Error;
 
-/// Maximum length of a field.
-pub(crate) const MAX_LEN: usize = 1 << 28;
+/// Maximum length of a field of a policy's file.
+pub const MAX_LEN: usize = 1 << 28;
 
 /// Numbers of a file: little-endian words.
 #[derive(Clone, Copy)]

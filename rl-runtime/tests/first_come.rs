@@ -142,14 +142,21 @@ struct Counter;
 
 impl Policy for Counter {
     fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), rl_agents::Error> {
-        self.values(acting.obs, acted.states, acted.values, scratch)?;
+        self.values(acting.obs, acting.masks, acted.states, acted.values, scratch)?;
         let Actions::Discrete(actions) = acted.actions else { panic!("discrete") };
         actions.fill(0);
         acted.states.iter_mut().for_each(|count| *count += 1.0);
         Ok(())
     }
 
-    fn values(&self, obs: ObsSlice<'_>, states: &[f32], values: &mut [f32], _: &mut Scratch) -> Result<(), rl_agents::Error> {
+    fn values(
+        &self,
+        obs: ObsSlice<'_>,
+        _: &[u8],
+        states: &[f32],
+        values: &mut [f32],
+        _: &mut Scratch,
+    ) -> Result<(), rl_agents::Error> {
         let ObsSlice::F32(obs) = obs else { panic!("f32") };
         assert!(obs.chunks(3).map(|row| row[2]).eq(states.iter().copied()), "{obs:?} meet {states:?}");
         values.copy_from_slice(states);
@@ -628,7 +635,7 @@ fn what_is_stored_of_a_batch_is_that_of_each_environment() {
                     assert_eq!(legal == 1, action != (here[0] + here[1]) as usize % 3, "the mask of this state");
                 }
                 let mut value = [0.0];
-                policy.values(ObsSlice::F32(&here), &[], &mut value, &mut scratch).unwrap();
+                policy.values(ObsSlice::F32(&here), &legal, &[], &mut value, &mut scratch).unwrap();
                 assert!((rollout.values()[[t, n]] - value[0]).abs() < 1e-5, "the value of this state");
                 let taken = match rollout.actions() {
                     Actions::Discrete(actions) => {
@@ -693,7 +700,7 @@ impl Policy for Indexing {
         Ok(())
     }
 
-    fn values(&self, _: ObsSlice<'_>, _: &[f32], values: &mut [f32], _: &mut Scratch) -> Result<(), rl_agents::Error> {
+    fn values(&self, _: ObsSlice<'_>, _: &[u8], _: &[f32], values: &mut [f32], _: &mut Scratch) -> Result<(), rl_agents::Error> {
         values.fill(0.0);
         Ok(())
     }
@@ -730,7 +737,7 @@ fn an_outage_of_all_of_them_is_outlived() {
         for (env, event) in events.drain(..) {
             match event {
                 EnvEvent::Stepped(step) if step.done() => envs.reset(env),
-                EnvEvent::Started | EnvEvent::Stepped(_) => envs.send(env, Action::Discrete(0)),
+                EnvEvent::Started | EnvEvent::Stepped(_) => envs.send(env, Action::Discrete(0)).unwrap(),
                 EnvEvent::Faulted => {}
             }
         }
@@ -755,7 +762,7 @@ fn an_outage_that_does_not_end_ends_the_run() {
         }
         for (env, event) in events.drain(..) {
             if matches!(event, EnvEvent::Started | EnvEvent::Stepped(_)) {
-                envs.send(env, Action::Discrete(0));
+                envs.send(env, Action::Discrete(0)).unwrap();
             }
         }
         assert!(begin.elapsed() < Duration::from_secs(30), "it goes on for ever");
@@ -868,6 +875,27 @@ fn a_stretch_with_actions_of_a_learner_that_was_put_back_is_dropped_though_it_be
 }
 
 #[test]
+fn a_resumed_run_begins_with_other_random_numbers() {
+    let (policy, track) = (policy(&Counting::spaces()), Profile::new(false).track("test"));
+    let begin = |state| {
+        let begins: Arc<Mutex<Vec<f32>>> = Arc::default();
+        let told = begins.clone();
+        let make: Make<Led> = Arc::new(move |_| Ok(led(fine, None, told.clone())));
+        let envs = BlockingEnvs::new(1, Counting::spaces(), make, FaultConfig::default(), 0).unwrap();
+        let mut ready = FirstComeCollector::new(envs, 4, FirstComeConfig::default()).unwrap();
+        if let Some(state) = state {
+            ready.load(state).unwrap();
+        }
+        let mut filled = filled(ready.shape(4));
+        ready.collect(&policy, 0, &mut filled, &track).unwrap();
+        let first = begins.lock().unwrap()[0];
+        (first, ready.save().unwrap())
+    };
+    let (first, state) = begin(None);
+    assert!(begin(None).0 == first && begin(Some(state)).0 != first);
+}
+
+#[test]
 fn a_start_after_one_that_failed_has_randomness_of_its_own() {
     let late: Trouble =
         |call| if call <= 3 { Err(EnvError { cause: "not yet".into(), may_repeat: false }) } else { Ok(Duration::ZERO) };
@@ -920,6 +948,17 @@ impl BlockingEnv for Sick {
         }
         Ok(step)
     }
+}
+
+#[test]
+fn an_action_outside_of_its_space_is_not_sent() {
+    let mut envs = envs(vec![fine; 2], FaultConfig::default());
+    let mut events = Vec::new();
+    envs.recv(2, Duration::from_secs(10), &mut events).unwrap();
+    let error = envs.send(1, Action::Discrete(2)).unwrap_err().to_string();
+    assert!(error.contains("environment 1"), "{error}");
+    assert!(envs.send(1, Action::Continuous(&[f32::NAN])).is_err());
+    envs.send(1, Action::Discrete(1)).unwrap();
 }
 
 #[test]

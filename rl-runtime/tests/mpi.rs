@@ -372,6 +372,8 @@ fn actors_collect_for_a_learner_and_the_same_seed_gives_the_same_bits() {
         ("a2c", "cartpole", A2C),
         ("dqn", "cartpole", DQN),
         ("spread", "cartpole", &[DQN, &["--set", "dqn.exploration_spread=7"]].concat()),
+        ("prioritized", "cartpole", &[DQN, &["--set", "dqn.prioritized=true"]].concat()),
+        ("acted", "cartpole", &[DQN, &["--set", "dqn.prioritized=true", "--set", "dqn.acted_priorities=true"]].concat()),
         ("td3", "pendulum", TD3),
         ("memory", "cartpole", MEMORY),
     ] {
@@ -387,6 +389,8 @@ fn actors_collect_for_a_learner_and_the_same_seed_gives_the_same_bits() {
         assert!(env == "pendulum" || progress.episodes > 15, "{name}: {progress:?}");
         assert_eq!(column(&first, "faults/actors").last(), Some(&0.0), "{name}");
     }
+    let [largest, acted] = ["prioritized-0", "acted-0"].map(|run| learnt(&dir.path().join(run)));
+    assert!(largest != acted, "first priorities decide what is learnt from");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! value loss without the factor 1/2; `n_updates` counts rollouts). Differences: a rollout may be cut into minibatches, one
 //! optimizer step each; truncated steps are bootstrapped from the final observation's value within the advantage; a rollout of an
 //! older policy gets V-trace targets (Espeholt et al., "IMPALA", 2018), with advantages normalized before importance ratios
-//! weight them.
+//! weight them; falling schedules have the value before the rollout, not after it.
 //!
 //! Read `on_policy` first, the update that PPO shares, then `loss`.
 //! `rl train cartpole --algo a2c` runs it.

@@ -15,7 +15,7 @@ use crate::algorithms::replayed::{Experience, Learns, ReplaySettings, ReplayStor
 use crate::device::replayed::actor_critics::{DeviceUpdates, at_critics};
 use crate::kernel::gradient::Slices;
 use crate::learner::descent::StepSums;
-use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::learner::optim::{Optimizer, Rule, StepCount, UNCLIPPED};
 use crate::policy::squashed::ContinuousPolicy;
 use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;
@@ -40,8 +40,6 @@ pub(crate) struct ActorAndCritics<P, D> {
     pub(crate) seed: u64,
     /// Sums over the updates after a rollout.
     sums: UpdateSums,
-    /// Loss of the latest step of the actor.
-    actor_loss: f32,
     /// The device that learns, if any.
     ///
     /// The host's policy is a copy of the device's; other state lags behind.
@@ -104,7 +102,6 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
             rule,
             seed,
             sums: UpdateSums::default(),
-            actor_loss: f32::NAN,
             device: None,
         })
     }
@@ -155,12 +152,11 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
     /// # Errors
     /// [`Error::Diverged`] if too many steps were skipped.
     pub(crate) fn step_actor(&mut self, loss: f32, rate: f32, pool: &Pool) -> Result<(), Error> {
-        let Self { policy, critics, experience, batch, gradient, optimizer, sums, actor_loss, .. } = self;
+        let Self { policy, critics, experience, batch, gradient, optimizer, sums, .. } = self;
         let threads = Threads { pool, probe: experience.probe.as_ref() };
-        *actor_loss = loss;
         sums.n_actor += 1.0;
         sums.actor += loss;
-        sums.of_actor.push(step(optimizer, loss, policy.network_mut(), gradient, rate, f32::MAX, threads));
+        sums.of_actor.push(step(optimizer, loss, policy.network_mut(), gradient, rate, UNCLIPPED, threads));
         critics.check_diverged(optimizer, gradient, "actor_loss", loss, rate, batch)
     }
 
@@ -178,8 +174,8 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
     pub(crate) fn metrics(&self, own: &[(&'static str, f32)], rate: f32) -> Metrics {
         let UpdateSums { n, n_actor, actor, critics, of_actor, of_critics } = self.sums;
         let mut metrics = Metrics::default();
-        // Without a step of the actor, that of the latest one; NaN without updates.
-        metrics.push("train/actor_loss", if n_actor == 0.0 && n > 0.0 { self.actor_loss } else { actor / n_actor });
+        // NaN without a step of the actor.
+        metrics.push("train/actor_loss", actor / n_actor);
         metrics.push("train/critic_loss", critics / n);
         own.iter().for_each(|&(name, value)| metrics.push(name, value));
         of_critics.and(of_actor).report(&mut metrics);
@@ -303,9 +299,7 @@ pub(crate) trait Continuous: Learns + Sized {
 
     /// Waits for the device's updates, and copies the policy to act with, and sums.
     fn fetch(&mut self) -> Result<(), Error> {
-        let ActorAndCritics { policy, critics, optimizer, sums, actor_loss, device: Some(device), .. } = self.both() else {
-            return Ok(());
-        };
+        let ActorAndCritics { policy, critics, optimizer, sums, device: Some(device), .. } = self.both() else { return Ok(()) };
         let learnt = device.both().fetch(policy.network_mut())?;
         let [of_actor, of_critics] = learnt.steps();
         optimizer.set_steps(of_actor);
@@ -319,9 +313,6 @@ pub(crate) trait Continuous: Learns + Sized {
             of_actor: StepSums::of(of_actor),
             of_critics: StepSums::of(of_critics),
         };
-        if of_actor.minibatches > 0.0 {
-            *actor_loss = of_actor.last[0];
-        }
         self.fetch_own()
     }
 

@@ -16,7 +16,7 @@ use crate::device::replayed::critics::DeviceCritics;
 use crate::device::replayed::minibatches::Repeated;
 use crate::kernel::gradient::Slices;
 use crate::kernel::tile::{Stats, Tile, TileLoss};
-use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::learner::optim::{Optimizer, Rule, StepCount, UNCLIPPED};
 use crate::policy::squashed::to_unit;
 use crate::policy::twin_q::{TwinQ, Value, columns};
 use crate::probe::{self, Stage, Threads};
@@ -157,7 +157,7 @@ impl Critics {
             *gradient = optimizer.gradient(&params, &loss)?;
             loss.to_scalar::<f32>()?
         };
-        let norm = step(optimizer, loss, online.network_mut(), gradient, rate, f32::MAX, threads);
+        let norm = step(optimizer, loss, online.network_mut(), gradient, rate, UNCLIPPED, threads);
         self.check_diverged(&self.optimizer, &self.gradient, "critic_loss", loss, rate, batch)?;
         Ok((loss, norm))
     }

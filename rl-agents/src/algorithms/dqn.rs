@@ -4,12 +4,13 @@
 //! 2016), dueling (Wang et al., 2016), n-step (Sutton, 1988) and prioritized replay (Schaul et al., 2016).
 //!
 //! Discrete actions, with or without masks. Settings and metrics have the meanings of Stable-Baselines3: Huber loss of width 1,
-//! Adam, and uniformly random actions until `learning_starts`. Differences: counters are env steps, summed over environments;
-//! after each step of N environments all due updates are done, `gradient_steps` for every `train_freq` env steps beyond
-//! `learning_starts`, for any N; the target network follows every `target_update_interval` env steps; epsilon falls in env steps,
-//! and may differ between environments as in Ape-X (Horgan et al., 2018); a resumed run whose replay memory was not saved refills
-//! it with `learning_starts` env steps of the trained policy, epsilon-greedily, before it learns again (Stable-Baselines3 learns
-//! at once from the few transitions there are).
+//! Adam, and uniformly random actions until `learning_starts`. Differences: initialization is orthogonal; counters are env steps,
+//! summed over environments; after each step of N environments all due updates are done, `gradient_steps` for every `train_freq`
+//! env steps beyond `learning_starts`, for any N; the target network follows every `target_update_interval` env steps, after the
+//! updates that are due then; epsilon falls in env steps, and may differ between environments, and first priorities may come from
+//! acting, as in Ape-X (Horgan et al., 2018); a resumed run whose replay memory was not saved refills it with `learning_starts`
+//! env steps of the trained policy, epsilon-greedily, before it learns again (Stable-Baselines3 learns at once from the few
+//! transitions there are).
 //!
 //! Read `learn` first, then `loss`, then `TdHost`. `rl train cartpole --algo dqn` runs it.
 
@@ -74,6 +75,13 @@ crate::settings! {
         priority_alpha: f32 = 0.6, Kind::Float(0.0, 1.0);
         /// Exponent of importance weights at the start; it rises to 1.
         priority_beta: f32 = 0.4, Kind::Float(0.0, 1.0);
+        /// First priorities by the errors that the acting policy saw, as in Ape-X.
+        ///
+        /// Errors are computed from the action values that the policy chose actions by, so they cost no forward pass. The value
+        /// of the next observation is its greatest action value. New transitions otherwise have the largest priority so far, as
+        /// do those that a truncation ends.
+        #[serde(default)]
+        acted_priorities: bool = false, Kind::Bool;
         /// Fraction of training over which epsilon falls.
         exploration_fraction: f32 = 0.1, Kind::Float(0.0, 1.0);
         /// Epsilon at the start.
@@ -105,7 +113,7 @@ crate::settings! {
     }
 }
 
-replay_settings!(DqnConfig);
+replay_settings!(DqnConfig, acted_priorities);
 
 impl DqnConfig {
     /// Returns the minibatch that learns from each transition 8 times on average.
@@ -809,7 +817,8 @@ mod tests {
         let mut collector = Collector::new(5, &env, &pool, 1).unwrap();
         let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
         let network = QNetwork::new(&obs, &actions, &NetConfig::default(), false, 5).unwrap();
-        let config = DqnConfig { n_steps, prioritized, learning_starts: 1_000_000, ..DqnConfig::default() };
+        let (acted_priorities, learning_starts) = (prioritized, 1_000_000);
+        let config = DqnConfig { n_steps, prioritized, acted_priorities, learning_starts, ..DqnConfig::default() };
         let mut agent = Dqn::new(network, config, &obs, &actions, 5, 7).unwrap();
         let (mut rollout, mut mixed) = (collector.rollout(20).unwrap(), collector.rollout(20).unwrap());
         for i in 0..2 {
@@ -831,11 +840,43 @@ mod tests {
         let (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) = (batch.obs, batch.next_obs) else { panic!("f32") };
         let row = |i: usize| {
             let numbers = obs[i * d..][..d].iter().chain(&next_obs[i * d..][..d]).chain([&batch.rewards[i], &batch.discounts[i]]);
+            let priority = agent.experience.priority(batch.indices[i]);
+            let numbers = numbers.chain([&priority]);
             numbers.map(|x| x.to_bits()).collect()
         };
         let mut rows: Vec<Vec<u32>> = (0..batch.rewards.len()).map(row).collect();
         rows.sort();
         rows
+    }
+
+    #[test]
+    fn first_priorities_are_the_errors_that_a_first_update_finds() {
+        let pool = Pool::new(1).unwrap();
+        for (n_steps, learner, dueling) in
+            [(1, LearnerKind::Fused, false), (3, LearnerKind::Fused, true), (3, LearnerKind::Reference, false)]
+        {
+            let of_errors = DqnConfig { prioritized: true, priority_alpha: 1.0, acted_priorities: true, ..DqnConfig::default() };
+            let mut agent = agent(learner, DqnConfig { n_steps, dueling, batch_size: 128, ..of_errors });
+            let (mut host, experience, _) = agent.learners(0.5, &pool);
+            let (mut q, mut n_equal, mut n_largest) = (vec![0.0; 128 * 4], 0, 0);
+            for _ in 0..20 {
+                host.draw(experience, 0.5).unwrap();
+                host.targets(experience).unwrap();
+                let Memory { batch, targets, scratches, .. } = &mut *host.memory;
+                host.network.q_values(batch.columns().obs, &pool, scratches, &mut q).unwrap();
+                for (i, &index) in batch.columns().indices.iter().enumerate() {
+                    let action = actions(batch).unwrap()[i] as usize;
+                    let (error, priority) = ((q[4 * i + action] - targets[i]).abs(), experience.priority(index));
+                    if (priority - error).abs() < 1e-5 {
+                        n_equal += 1;
+                    } else {
+                        assert!(priority >= 1.0, "{priority} for an error of {error}: no episode was truncated here");
+                        n_largest += 1;
+                    }
+                }
+            }
+            assert!(n_equal > 1500 && n_largest > 20, "{n_equal} errors, {n_largest} largest priorities");
+        }
     }
 
     #[test]
@@ -926,6 +967,7 @@ mod tests {
                     buffer_size: 200,
                     batch_size: 128,
                     prioritized,
+                    acted_priorities: prioritized,
                     n_steps: 2,
                     ..DqnConfig::default()
                 };
@@ -1160,5 +1202,7 @@ mod tests {
         assert_eq!(config.rollout_steps(1), 4);
         assert_eq!(config.rollout_steps(256), 1);
         assert!(DqnConfig { batch_size: 65, buffer_size: 64, ..DqnConfig::default() }.check().is_err());
+        let error = DqnConfig { acted_priorities: true, ..DqnConfig::default() }.check().unwrap_err().to_string();
+        assert!(error.contains("or set prioritized"), "{error}");
     }
 }

@@ -10,7 +10,8 @@
 //! `n_updates` counts epochs). Differences: truncated steps are bootstrapped from the final observation's value within the
 //! advantage, instead of changing the reward. For a rollout of an older policy, ratios and their clip range are relative to that
 //! policy, values to the policy at the start of the update. If `target_kl` is set, `approx_kl` too is relative to the policy at
-//! the start of the update, at the cost of one more pass.
+//! the start of the update, at the cost of one more pass. Falling schedules have the value before the rollout, in
+//! Stable-Baselines3 the value after it.
 //!
 //! Read `on_policy` first, the update that A2C shares, then `loss`. The example
 //! `train_cartpole` runs it.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use rl_buffer::{
-    ActionSlice, Batch, Memory, ObsRows, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout, Shard, ShardMessages,
-    StepSlices, TransitionShape,
+    ActedValues, ActionSlice, Batch, Memory, ObsRows, ObsSlice, PrioritizedReplayBuffer, ReplayBuffer, Rollout, Shard,
+    ShardMessages, StepSlices, TransitionShape,
 };
 use rl_envs::{ActionSpace, Pool, Purpose, Rng, Space, either, visit};
 
@@ -50,10 +50,12 @@ pub(crate) struct ReplaySettings {
     pub(crate) is_saved: bool,
     /// `None` if transitions are drawn uniformly.
     pub(crate) priorities: Option<Priorities>,
+    /// True if the values of the acting policy decide first priorities.
+    pub(crate) acted_priorities: bool,
 }
 
 impl ReplaySettings {
-    /// Checks that a minibatch fits into the memory.
+    /// Checks that a minibatch fits into the memory, and that priorities have a use.
     ///
     /// # Errors
     /// [`Error::Setting`].
@@ -62,13 +64,17 @@ impl ReplaySettings {
             let value = self.batch_size.to_string();
             return Err(Error::Setting { name: "batch_size", value, allowed: "a minibatch fits into buffer_size" });
         }
+        if self.acted_priorities && self.priorities.is_none() {
+            let allowed = "false where transitions are drawn uniformly; or set prioritized";
+            return Err(Error::Setting { name: "acted_priorities", value: "true".into(), allowed });
+        }
         Ok(())
     }
 }
 
 /// Implements what the settings of every algorithm with a replay memory have.
 macro_rules! replay_settings {
-    ($config:ty) => {
+    ($config:ty $(, $acted_priorities:ident)?) => {
         impl $config {
             /// Rule of all optimizers.
             pub const RULE: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
@@ -100,6 +106,7 @@ macro_rules! replay_settings {
                     gamma: self.gamma,
                     is_saved: self.save_replay,
                     priorities: self.prioritized.then_some(Priorities { alpha, beta }),
+                    acted_priorities: false $(|| self.$acted_priorities)?,
                 }
             }
         }
@@ -147,6 +154,22 @@ impl Replay {
             Self::Uniform(replay) => replay,
             Self::Prioritized(replay) => replay.replay(),
         }
+    }
+
+    /// Adds a step of all environments, or of one.
+    fn push(
+        &mut self,
+        env_idx: Option<usize>,
+        obs: ObsSlice<'_>,
+        step: &StepSlices<'_>,
+        values: ActedValues<'_>,
+    ) -> Result<(), Error> {
+        match (self, env_idx) {
+            (Self::Uniform(replay), None) => replay.push(obs, step)?,
+            (Self::Uniform(replay), Some(env_idx)) => replay.push_env(env_idx, obs, step)?,
+            (Self::Prioritized(replay), env_idx) => replay.push_acted(env_idx, obs, step, values)?,
+        };
+        Ok(())
     }
 }
 
@@ -257,7 +280,8 @@ impl Experience {
         let replay = match settings.priorities {
             Some(Priorities { alpha, .. }) => {
                 let (capacity, epsilon) = (settings.capacity, PRIORITY_EPSILON);
-                Replay::Prioritized(PrioritizedReplayBuffer::shard_in(shape, capacity, alpha, epsilon, shard, memory)?)
+                let replay = PrioritizedReplayBuffer::shard_in(shape, capacity, alpha, epsilon, shard, memory)?;
+                Replay::Prioritized(if settings.acted_priorities { replay.with_acted_priorities()? } else { replay })
             }
             None => Replay::Uniform(ReplayBuffer::shard_in(shape, settings.capacity, shard, memory)?),
         };
@@ -286,6 +310,15 @@ impl Experience {
     /// Returns the transitions.
     pub(crate) fn transitions(&self) -> &ReplayBuffer {
         self.replay.transitions()
+    }
+
+    /// Returns the priority of a transition; 0 without priorities.
+    #[cfg(test)]
+    pub(crate) fn priority(&self, index: u32) -> f32 {
+        match &self.replay {
+            Replay::Uniform(_) => 0.0,
+            Replay::Prioritized(replay) => replay.priorities().get(index as usize),
+        }
     }
 
     /// True if other ranks store shards of the transitions.
@@ -344,13 +377,14 @@ impl Experience {
         let masks = step.masks.map(|[masks, _]| [masks, &final_masks[..n * a]]);
         let final_obs = final_obs.as_slice().rows(0..n, d);
         let (obs, step) = (rollout.obs_rows(t * n..(t + 1) * n), StepSlices { final_obs, masks, ..step });
+        let values = rollout.acted_values(t);
         match column {
-            None => with!(&mut self.replay, |replay| replay.push(obs, &step)?),
+            None => self.replay.push(None, obs, &step, values)?,
             Some(column) => {
                 let (env_idx, obs, step) = (rollout.env_idx()[column] as usize, obs.row(column, d), step.env(column));
-                with!(&mut self.replay, |replay| replay.push_env(env_idx, obs, &step)?)
+                self.replay.push(Some(env_idx), obs, &step, values.env(column))?;
             }
-        };
+        }
         probe::report(self.probe.as_ref(), Stage::Adding);
         Ok(())
     }

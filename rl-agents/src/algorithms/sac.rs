@@ -6,7 +6,8 @@
 //! actor, the target critics. Differences: counters are env steps, summed over environments; `gradient_steps` for every
 //! `train_freq` env steps beyond `learning_starts`, for any number of environments; a resumed run whose replay memory was not
 //! saved refills it with `learning_starts` env steps of the trained policy before it learns again. The networks are those of
-//! [`NetConfig`](crate::NetConfig), where Stable-Baselines3 has two hidden layers of 256 with ReLU.
+//! [`NetConfig`](crate::NetConfig), with orthogonal initialization, where Stable-Baselines3 has two hidden layers of 256 with
+//! ReLU and PyTorch's uniform initialization.
 //!
 //! Read `learn` first, then `actor_and_critics.rs`, which TD3 shares. `rl train pendulum --algo sac` runs it.
 
@@ -23,7 +24,7 @@ use crate::algorithms::replayed::{Experience, Learns, Priorities, ReplaySettings
 use crate::device::replayed::actor_critics::DeviceUpdates;
 use crate::device::replayed::sac::DeviceSac;
 use crate::kernel::tile::{Tile, TileLoss};
-use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::learner::optim::{Optimizer, Rule, StepCount, UNCLIPPED};
 use crate::policy::squashed::{ActorSamples, ContinuousPolicy, SquashedGaussian};
 use crate::policy::twin_q::{TwinQ, Value};
 use crate::probe::{self, Stage, Threads};
@@ -155,7 +156,7 @@ impl Temperature {
         let sum: f64 = log_probs.iter().map(|&log_prob| f64::from(log_prob)).sum();
         let excess = (sum / log_probs.len() as f64) as f32 + self.target_entropy;
         self.sums[1] += -self.log_alpha[0] * excess;
-        self.optimizer.step(&mut self.log_alpha, &[-excess], rate, f32::MAX);
+        self.optimizer.step(&mut self.log_alpha, &[-excess], rate, UNCLIPPED);
     }
 }
 

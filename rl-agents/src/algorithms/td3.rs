@@ -5,8 +5,8 @@
 //! learning", 2015).
 //!
 //! Settings and metrics have the meanings of Stable-Baselines3, and an update has its order: the critics, then, every
-//! `policy_delay` updates, the actor and all targets. Differences: as in [`sac`](crate::sac); and noise is a setting, by default
-//! that of the paper, where Stable-Baselines3 has none.
+//! `policy_delay` updates, the actor and all targets. Differences: as in [`sac`](crate::sac); noise is a setting, by default
+//! the paper's, where Stable-Baselines3 has none; the random actions before `learning_starts` get no noise.
 //!
 //! Read `learn` first, then `actor_and_critics.rs`, which SAC shares. `rl train pendulum --algo td3` runs it.
 

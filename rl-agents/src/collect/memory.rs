@@ -128,7 +128,7 @@ mod tests {
 
     impl Policy for Accumulator {
         fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
-            self.values(acting.obs, acted.states, acted.values, scratch)?;
+            self.values(acting.obs, acting.masks, acted.states, acted.values, scratch)?;
             let (ObsSlice::F32(obs), Actions::Discrete(actions)) = (acting.obs, acted.actions) else { panic!("f32, discrete") };
             for ((state, &obs), action) in acted.states.as_chunks_mut().0.iter_mut().zip(obs).zip(actions) {
                 *state = Self::next(*state, obs);
@@ -137,7 +137,7 @@ mod tests {
             Ok(())
         }
 
-        fn values(&self, obs: ObsSlice<'_>, states: &[f32], values: &mut [f32], _: &mut Scratch) -> Result<(), Error> {
+        fn values(&self, obs: ObsSlice<'_>, _: &[u8], states: &[f32], values: &mut [f32], _: &mut Scratch) -> Result<(), Error> {
             let ObsSlice::F32(obs) = obs else { panic!("f32") };
             assert_eq!([obs.len(), states.len() / 2], [values.len(); 2], "a state for each observation");
             for ((value, &obs), &state) in values.iter_mut().zip(obs).zip(states.as_chunks().0) {

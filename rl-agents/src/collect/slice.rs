@@ -101,8 +101,8 @@ pub(crate) struct Slice {
     pub(crate) preprocessed: u64,
     bounds: Bounds,
     raw_rewards: Vec<f32>, // (n)
-    /// Observations and values of some steps, for values apart from acting.
-    valued: (ObsRows, Vec<f32>), // (m, D), (m)
+    /// Observations, masks and values of some steps, for values apart from acting.
+    valued: (ObsRows, Vec<u8>, Vec<f32>), // (m, D), (m, A), (m)
     /// True until the first observations of all environments have been checked.
     pub(crate) unchecked: bool,
     pub(crate) on_nonfinite: OnNonfinite,
@@ -206,7 +206,7 @@ impl Slice {
             bounds: Bounds::new(envs.observation_space()),
             raw_rewards: vec![0.0; envs.n_envs()],
             memory: PolicyMemory::new(envs.n_envs(), 0),
-            valued: (ObsRows::zeros(envs.observation_space().dtype(), 0), Vec::new()),
+            valued: (ObsRows::zeros(envs.observation_space().dtype(), 0), Vec::new(), Vec::new()),
             envs,
             first_env,
             state,
@@ -291,7 +291,7 @@ impl Slice {
         self.state.masks.copy_from_slice(columns.masks(n_steps));
         let values = columns.last_values.as_slice_mut().expect(ONE_ROW);
         let begin = (self.clock)();
-        policy.values(self.state.obs.as_slice(), self.memory.states(), values, &mut actor.scratch)?;
+        policy.values(self.state.obs.as_slice(), &self.state.masks, self.memory.states(), values, &mut actor.scratch)?;
         if apart {
             self.value(columns, &mut actor)?;
         }
@@ -304,13 +304,17 @@ impl Slice {
     ///
     /// The weights are read once for a tile of observations, not at every step.
     fn value(&mut self, columns: &mut RolloutColumns<'_>, actor: &mut Actor<'_>) -> Result<(), Error> {
-        let (n, n_steps, (obs, values)) = (self.envs.n_envs(), columns.n_steps(), &mut self.valued);
+        let (n, n_steps, (obs, masks, values)) = (self.envs.n_envs(), columns.n_steps(), &mut self.valued);
         for first in (0..n_steps).step_by(TILE / n) {
             let steps = first..(first + TILE / n).min(n_steps);
             obs.clear();
-            steps.clone().for_each(|t| obs.extend(columns.obs(t)));
+            masks.clear();
+            for t in steps.clone() {
+                obs.extend(columns.obs(t));
+                masks.extend_from_slice(columns.masks(t));
+            }
             values.resize(steps.len() * n, 0.0);
-            actor.policy.values(obs.as_slice(), &[], values, &mut actor.scratch)?;
+            actor.policy.values(obs.as_slice(), masks, &[], values, &mut actor.scratch)?;
             for (t, values) in steps.zip(values.chunks_exact(n)) {
                 columns.values.row_mut(t).iter_mut().zip(values).for_each(|(to, value)| *to = *value);
             }

@@ -417,9 +417,9 @@ mod tests {
                 // A final observation is valued with the state of its episode.
                 let mut without = vec![0.0; rollout.final_at().len()];
                 let zeros = vec![0.0; rollout.final_states().len()];
-                policy.values(rollout.final_obs(), &zeros, &mut without, &mut Scratch::default()).unwrap();
+                policy.values(rollout.final_obs(), &[], &zeros, &mut without, &mut Scratch::default()).unwrap();
                 let mut with = without.clone();
-                policy.values(rollout.final_obs(), rollout.final_states(), &mut with, &mut Scratch::default()).unwrap();
+                policy.values(rollout.final_obs(), &[], rollout.final_states(), &mut with, &mut Scratch::default()).unwrap();
                 assert_ne!(with, without);
             }
         }

@@ -22,6 +22,9 @@ pub(crate) const CHUNK: usize = 1 << 15;
 /// processors are far slower with such numbers.
 const SMALLEST_MOMENT: f32 = f32::from_bits((127 - 100) << 23);
 
+/// Largest norm of gradients that are not clipped: their squares are finite.
+pub(crate) const UNCLIPPED: f32 = 1e18;
+
 /// Update rule of an optimizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
@@ -359,6 +362,16 @@ mod tests {
             assert_eq!(optimizer.steps().taken, 0);
             optimizer.step(&mut params, &[1.0, 1.0], 0.1, 0.5).expect("finite");
             assert!(!optimizer.has_diverged(), "they were not in a row");
+        }
+    }
+
+    #[test]
+    fn gradients_whose_squares_overflow_leave_finite_moments() {
+        for rule in [ADAM, RMS_PROP] {
+            let (mut optimizer, mut params) = (Optimizer::new(rule, 2), [1.0, 2.0]);
+            optimizer.step(&mut params, &[3e37, -1e20], 0.1, UNCLIPPED).expect("finite");
+            assert!(optimizer.moments().iter().all(|(_, values)| values.iter().all(|x| x.is_finite())));
+            assert!(params[0] < 1.0 && params[1] > 2.0, "{params:?}");
         }
     }
 

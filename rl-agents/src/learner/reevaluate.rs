@@ -60,9 +60,10 @@ pub(crate) fn reevaluate(
     });
     work.into_iter().try_for_each(|(.., result)| result)?;
     let mut scratch = Scratch::default();
-    policy.values(rollout.final_obs(), &[], final_values, &mut scratch)?;
+    // An actor-critic's values are the same whatever is legal.
+    policy.values(rollout.final_obs(), &[], &[], final_values, &mut scratch)?;
     let last_obs = rollout.obs_rows(n_steps * n_envs..(n_steps + 1) * n_envs);
-    policy.values(last_obs, &[], last_values.as_slice_mut().expect(CONTIGUOUS), &mut scratch)?;
+    policy.values(last_obs, &[], &[], last_values.as_slice_mut().expect(CONTIGUOUS), &mut scratch)?;
     Ok(found)
 }
 
@@ -80,7 +81,7 @@ fn reevaluate_rows(
 ) -> Result<(), Error> {
     let obs = rollout.obs_rows(rows.clone());
     if log_probs.is_empty() && states.is_empty() {
-        return policy.values(obs, &[], values, scratch);
+        return policy.values(obs, &[], &[], values, scratch);
     }
     let (a, actions) = (policy.n_actions(), chosen_actions(policy, rollout)?);
     let masks = rollout.masks().map(|masks| masks.to_slice().expect(CONTIGUOUS));
@@ -174,11 +175,11 @@ impl ReevaluatedColumns {
             final_obs.clear();
             ended.iter().for_each(|&(_, end)| final_obs.extend(rollout.final_obs().rows(end..end + 1, d)));
             let mut final_values = vec![0.0; ended.len()];
-            policy.values(final_obs.as_slice(), &final_states, &mut final_values, scratch)?;
+            policy.values(final_obs.as_slice(), &[], &final_states, &mut final_values, scratch)?;
             ended.iter().for_each(|end| states[state(end)].fill(0.0));
             ends.extend(ended.iter().map(|&(_, end)| end).zip(final_values));
         }
-        policy.values(rollout.obs_rows(rows(n_steps)), states, &mut values[n_steps * m..], scratch)
+        policy.values(rollout.obs_rows(rows(n_steps)), &[], states, &mut values[n_steps * m..], scratch)
     }
 }
 

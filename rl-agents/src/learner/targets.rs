@@ -48,7 +48,13 @@ impl Targets {
         lambda: f32,
     ) -> Result<Self, Error> {
         let mut final_values = vec![0.0; rollout.final_at().len()];
-        policy.values(rollout.final_obs(), rollout.final_states(), &mut final_values, &mut Scratch::default())?;
+        policy.values(
+            rollout.final_obs(),
+            rollout.final_masks(),
+            rollout.final_states(),
+            &mut final_values,
+            &mut Scratch::default(),
+        )?;
         let mut next_values = Array2::zeros(rollout.values().dim());
         rollout.next_values(&final_values, next_values.view_mut());
         let mut advantages = Array2::zeros(rollout.values().dim());
@@ -186,7 +192,7 @@ mod tests {
         let (now, fused) = (policy(LearnerKind::Reference), policy(LearnerKind::Fused));
         let valued = |obs, n| {
             let mut values = vec![0.0; n];
-            now.values(obs, &[], &mut values, &mut Scratch::default()).unwrap();
+            now.values(obs, &[], &[], &mut values, &mut Scratch::default()).unwrap();
             values
         };
         let n_ends = rollout.final_at().len();

@@ -348,7 +348,14 @@ impl Policy for ActorCritic {
         }
     }
 
-    fn values(&self, obs: ObsSlice<'_>, states: &[f32], values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error> {
+    fn values(
+        &self,
+        obs: ObsSlice<'_>,
+        _: &[u8],
+        states: &[f32],
+        values: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> Result<(), Error> {
         let TileScratch { workspace, states: next, .. } = self.network.tile_scratch(scratch, self.n_actions);
         next.clear();
         next.extend_from_slice(states);

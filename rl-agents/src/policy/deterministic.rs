@@ -222,7 +222,7 @@ impl Policy for DeterministicPolicy {
     }
 
     /// Writes zeros.
-    fn values(&self, _: ObsSlice<'_>, _: &[f32], values: &mut [f32], _: &mut Scratch) -> Result<(), Error> {
+    fn values(&self, _: ObsSlice<'_>, _: &[u8], _: &[f32], values: &mut [f32], _: &mut Scratch) -> Result<(), Error> {
         values.fill(0.0);
         Ok(())
     }

@@ -141,7 +141,7 @@ pub struct Acting<'a> {
 pub struct Acted<'a> {
     /// Actions, (N) or (N, A), not clipped.
     pub actions: ActionSliceMut<'a>,
-    /// Log-probabilities of the actions (N).
+    /// Log-probabilities of the actions (N), or their values Q(s, a).
     pub log_probs: &'a mut [f32],
     /// Values of the observations (N); may be empty if [`Policy::values_apart`].
     pub values: &'a mut [f32],
@@ -211,11 +211,19 @@ pub trait Policy: CopyPolicy + Send + Sync {
 
     /// Writes the values (N) of N observations.
     ///
-    /// `states` (N, S) are those that the policy would act with; it leaves them as they are.
+    /// `masks` (N, A) are the legal actions there; empty without masks. `states` (N, S) are the states that the policy would act
+    /// with; it leaves them as they are.
     ///
     /// # Errors
     /// Errors of candle.
-    fn values(&self, obs: ObsSlice<'_>, states: &[f32], values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error>;
+    fn values(
+        &self,
+        obs: ObsSlice<'_>,
+        masks: &[u8],
+        states: &[f32],
+        values: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> Result<(), Error>;
 
     /// Number of elements S of the policy's state; 0 without memory.
     ///

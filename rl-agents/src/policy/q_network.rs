@@ -272,15 +272,14 @@ pub(crate) fn best(q: impl Iterator<Item = f32>, mask: &[u8]) -> (usize, f32) {
 }
 
 impl Policy for QNetwork {
-    /// Writes actions, zeros for log-probabilities, and the greatest action values.
+    /// Writes actions, their values Q(s, a), and the greatest action values.
     ///
-    /// The action of row i is random if word 0 of block 0 of stream `first_env + i` of [`Purpose::Policy`] at this step, as a
-    /// uniform number, is below the environment's epsilon; word 1 selects it.
+    /// Q(s, a) takes the place of log-probabilities. The action of row i is random if word 0 of block 0 of stream `first_env + i`
+    /// of [`Purpose::Policy`] at this step, as a uniform number, is below the environment's epsilon; word 1 selects it.
     fn act(&self, acting: Acting<'_>, acted: Acted<'_>, scratch: &mut Scratch) -> Result<(), Error> {
         let (Acting { obs, masks, choice, envs }, Acted { actions, log_probs, values, states: _ }) = (acting, acted);
         let Actions::Discrete(actions) = actions else { return Err(Error::ActionKind) };
         let a = self.n_actions;
-        log_probs.fill(0.0);
         self.each_tile(obs, values.len(), scratch, &mut |range, q| {
             let m = range.len();
             for (s, i) in range.enumerate() {
@@ -295,15 +294,17 @@ impl Policy for QNetwork {
                         actions[i] = uniform_legal(words[1], a as u32, mask);
                     }
                 }
+                log_probs[i] = q[actions[i] as usize * m + s];
             }
         })
     }
 
-    fn values(&self, obs: ObsSlice<'_>, _: &[f32], values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error> {
+    fn values(&self, obs: ObsSlice<'_>, masks: &[u8], _: &[f32], values: &mut [f32], scratch: &mut Scratch) -> Result<(), Error> {
         self.each_tile(obs, values.len(), scratch, &mut |range, q| {
             let m = range.len();
             for (s, i) in range.enumerate() {
-                values[i] = best(q[s..].iter().step_by(m).copied(), &[]).1;
+                let mask = mask_rows(masks, i..i + 1, self.n_actions);
+                values[i] = best(q[s..].iter().step_by(m).copied(), mask).1;
             }
         })
     }
@@ -381,7 +382,7 @@ mod tests {
         let net = NetConfig { hidden: vec![17, 33], ..NetConfig::default() };
         let values = |policy: &dyn Policy| {
             let (obs, mut values) = (ObsSlice::F32(&[0.3, -0.4, 0.5, 0.6, 0.7, -0.8]), [0.0; 2]);
-            policy.values(obs, &[], &mut values, &mut Scratch::default()).unwrap();
+            policy.values(obs, &[], &[], &mut values, &mut Scratch::default()).unwrap();
             values
         };
         let fresh = crate::ActorCritic::new(&space, &actions, &net, 3).unwrap();

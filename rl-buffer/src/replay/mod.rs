@@ -15,6 +15,7 @@
 //! Observations that are stacks of k frames of F bytes each, which are kept once (`frames.rs`), take 8 k + 9/8 F + 8 in place of
 //! 2 D.
 
+pub(crate) mod acted;
 pub(crate) mod batch;
 pub(crate) mod device;
 mod draw;

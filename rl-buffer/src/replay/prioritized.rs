@@ -2,8 +2,8 @@
 //!
 //! Schaul et al., "Prioritized Experience Replay", 2016, the proportional variant: `p = (|error| + epsilon)^alpha`, `P = p / sum
 //! p`, and weights `w = (N P)^-beta / max w` that correct the bias, with the maximum of the batch. New transitions get the
-//! largest priority so far, so that each is likely to be drawn once. Draws are stratified: one from each of B equal shares of the
-//! sum.
+//! largest priority so far, so that each is likely to be drawn once; or, by choice, the priority of the error that the acting
+//! policy saw. Draws are stratified: one from each of B equal shares of the sum.
 //!
 //! A transition takes 5 bytes more than in [`ReplayBuffer`].
 
@@ -12,10 +12,11 @@ use std::sync::Arc;
 use rl_envs::{Rng, math};
 
 use crate::memory::filled;
+use crate::replay::acted::ActedErrors;
 use crate::replay::shard::Shard;
 use crate::replay::sum_tree::check_priority;
 use crate::slab::Memory;
-use crate::{Batch, Error, ObsSlice, ReplayBuffer, StepSlices, SumTree, TransitionShape, Transitions};
+use crate::{ActedValues, Batch, Error, ObsSlice, ReplayBuffer, StepSlices, SumTree, TransitionShape, Transitions};
 
 /// A ring of transitions with priorities.
 #[derive(Clone, Debug)]
@@ -25,7 +26,9 @@ pub struct PrioritizedReplayBuffer {
     pub(crate) alpha: f32,
     pub(crate) epsilon: f32,
     pub(crate) max_priority: f32,
-    /// Scratch of [`Self::update_priorities`], kept for its memory.
+    /// Errors of new transitions, if they decide their priorities.
+    pub(crate) acted: Option<Box<ActedErrors>>,
+    /// Scratch of changes of priorities, kept for its memory.
     indices: Vec<u32>,
     priorities: Vec<f32>,
 }
@@ -82,9 +85,30 @@ impl PrioritizedReplayBuffer {
             alpha,
             epsilon,
             max_priority: 1.0,
+            acted: None,
             indices: Vec::new(),
             priorities: Vec::new(),
         })
+    }
+
+    /// Gives new transitions the priorities of their errors.
+    ///
+    /// The errors are computed from the values of [`PrioritizedReplayBuffer::push_acted`]. The largest priority remains where a
+    /// value is not known, for instance after a truncation. A file saved by such a buffer loads into such a buffer only.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if the values of waiting steps do not fit.
+    pub fn with_acted_priorities(self) -> Result<Self, Error> {
+        let acted = ActedErrors::new(self.replay.shape(), self.replay.windows.as_ref())?;
+        let n = self.replay.shape().n_envs * self.replay.shape().n_step;
+        let (indices, priorities) = (filled(n, 0)?, filled(n, 0.0)?);
+        Ok(Self { acted: Some(Box::new(acted)), indices, priorities, ..self })
+    }
+
+    /// Bytes of memory that [`PrioritizedReplayBuffer::with_acted_priorities`] adds.
+    #[must_use]
+    pub fn acted_bytes(shape: &TransitionShape) -> u128 {
+        ActedErrors::bytes(shape)
     }
 
     /// Bytes of memory of a buffer for `capacity` transitions.
@@ -114,7 +138,7 @@ impl PrioritizedReplayBuffer {
     /// # Panics
     /// If a type or a length differs from the shape's.
     pub fn push(&mut self, obs: ObsSlice<'_>, step: &StepSlices<'_>) -> Result<usize, Error> {
-        self.add(|replay| replay.push(obs, step))
+        self.add(None, obs, step, None)
     }
 
     /// Adds a step of one environment; see [`ReplayBuffer::push_env`].
@@ -125,15 +149,66 @@ impl PrioritizedReplayBuffer {
     /// # Panics
     /// If a type or a length differs from the shape's, or there is no such environment.
     pub fn push_env(&mut self, env_idx: usize, obs: ObsSlice<'_>, step: &StepSlices<'_>) -> Result<usize, Error> {
-        self.add(|replay| replay.push_env(env_idx, obs, step))
+        self.add(Some(env_idx), obs, step, None)
     }
 
-    /// Gives the transitions that `push` adds the largest priority.
-    fn add(&mut self, push: impl FnOnce(&mut ReplayBuffer) -> Result<usize, Error>) -> Result<usize, Error> {
+    /// Adds a step with the values of the policy that acted.
+    ///
+    /// The step is of N environments, or of the one at `env_idx`. Values count after
+    /// [`PrioritizedReplayBuffer::with_acted_priorities`].
+    ///
+    /// # Errors
+    /// The errors of [`ReplayBuffer::push`] and [`ReplayBuffer::push_env`].
+    ///
+    /// # Panics
+    /// If a type or a length differs from the shape's, or there is no such environment.
+    pub fn push_acted(
+        &mut self,
+        env_idx: Option<usize>,
+        obs: ObsSlice<'_>,
+        step: &StepSlices<'_>,
+        values: ActedValues<'_>,
+    ) -> Result<usize, Error> {
+        let lens = [values.taken.len(), values.next.len()];
+        assert_eq!(lens, [step.rewards.len(); 2], "two values for each environment");
+        self.add(env_idx, obs, step, Some(values))
+    }
+
+    /// Adds a step, and sets the priorities of the transitions that it completes.
+    fn add(
+        &mut self,
+        env_idx: Option<usize>,
+        obs: ObsSlice<'_>,
+        step: &StepSlices<'_>,
+        values: Option<ActedValues<'_>>,
+    ) -> Result<usize, Error> {
         let (before, oldest) = (self.replay.added(), self.replay.oldest);
-        let added = push(&mut self.replay)?;
-        for places in self.replay.stretches(before..self.replay.added()) {
-            self.tree.fill(places, self.max_priority);
+        let added = match env_idx {
+            None => self.replay.push(obs, step)?,
+            Some(env_idx) => self.replay.push_env(env_idx, obs, step)?,
+        };
+        match &mut self.acted {
+            None => {
+                for places in self.replay.stretches(before..self.replay.added()) {
+                    self.tree.fill(places, self.max_priority);
+                }
+            }
+            Some(acted) => {
+                let errors = acted.push(env_idx.unwrap_or(0), step, values);
+                assert_eq!(errors.len(), added, "an error for each transition");
+                self.indices.clear();
+                self.priorities.clear();
+                for (number, error) in (before..self.replay.added()).zip(errors) {
+                    let priority = match error.is_finite() {
+                        true => power(error.abs() + self.epsilon, self.alpha),
+                        false => self.max_priority,
+                    };
+                    self.max_priority = self.max_priority.max(priority);
+                    self.indices.push((number % self.replay.capacity() as u64) as u32);
+                    self.priorities.push(priority);
+                }
+                self.tree.set(&self.indices, &self.priorities)?;
+            }
         }
         // Dropped for lack of frames.
         let overwritten = self.replay.added().saturating_sub(self.replay.capacity() as u64);
@@ -146,6 +221,9 @@ impl PrioritizedReplayBuffer {
     /// Drops the waiting steps; see [`ReplayBuffer::forget_waiting`].
     pub fn forget_waiting(&mut self) {
         self.replay.forget_waiting();
+        if let Some(acted) = &mut self.acted {
+            acted.windows.clear();
+        }
     }
 
     /// Drops the waiting steps of an environment.
@@ -156,11 +234,15 @@ impl PrioritizedReplayBuffer {
     /// If there is no such environment.
     pub fn forget_waiting_of(&mut self, env_idx: usize) {
         self.replay.forget_waiting_of(env_idx);
+        if let Some(acted) = &mut self.acted {
+            acted.windows.clear_env(env_idx);
+        }
     }
 
     /// Removes everything.
     pub fn clear(&mut self) {
         self.tree.fill(0..self.replay.used(), 0.0);
+        self.forget_waiting();
         self.replay.clear();
         self.max_priority = 1.0;
     }

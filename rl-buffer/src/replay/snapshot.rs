@@ -11,6 +11,7 @@ use rl_envs::{ActionKind, Dtype, ObsRows};
 
 use crate::memory::filled;
 use crate::replay::frames::Frames;
+use crate::replay::transition::Windows;
 use crate::{Error, PrioritizedReplayBuffer, ReplayBuffer, TransitionShape};
 
 /// First number of a file.
@@ -118,14 +119,7 @@ impl ReplayBuffer {
         write(out, &self.words()[..words])?;
         write(out, &self.obs_bytes()[..bytes])?;
         if let Some(windows) = &self.windows {
-            write(out, &windows.oldest)?;
-            write(out, &windows.waiting)?;
-            write(out, &windows.sums)?;
-            write(out, &windows.actions)?;
-            match &windows.obs {
-                ObsRows::F32(obs) => write(out, obs)?,
-                ObsRows::U8(obs) => write(out, obs)?,
-            }
+            windows.save(out)?;
         }
         if let Some(frames) = &self.frames {
             frames.save(self.used(), out)?;
@@ -231,18 +225,8 @@ impl ReplayBuffer {
             self.numbers().all(|(_, discount)| (0.0..=1.0).contains(&discount)),
             "holds a discount that is not between 0 and 1",
         )?;
-        let n_step = self.shape().n_step as u32;
         if let Some(windows) = &mut self.windows {
-            read(input, &mut windows.oldest)?;
-            read(input, &mut windows.waiting)?;
-            read(input, &mut windows.sums)?;
-            read(input, &mut windows.actions)?;
-            match &mut windows.obs {
-                ObsRows::F32(obs) => read(input, obs)?,
-                ObsRows::U8(obs) => read(input, obs)?,
-            }
-            ensure(windows.oldest.iter().chain(&windows.waiting).all(|&x| x < n_step), "has too many steps waiting")?;
-            ensure(windows.sums.iter().all(|sum| sum.is_finite()), "holds a reward that is not finite")?;
+            windows.fill_from(input)?;
         }
         let used = self.used();
         if let Some(frames) = &mut self.frames {
@@ -253,6 +237,33 @@ impl ReplayBuffer {
             ensure(fine, "refers to a frame that does not exist")?;
         }
         Ok(())
+    }
+}
+
+impl Windows {
+    fn save(&self, out: &mut impl Write) -> Result<(), Error> {
+        write(out, &self.oldest)?;
+        write(out, &self.waiting)?;
+        write(out, &self.sums)?;
+        write(out, &self.actions)?;
+        match &self.obs {
+            ObsRows::F32(obs) => write(out, obs),
+            ObsRows::U8(obs) => write(out, obs),
+        }
+    }
+
+    fn fill_from(&mut self, input: &mut impl Read) -> Result<(), Error> {
+        read(input, &mut self.oldest)?;
+        read(input, &mut self.waiting)?;
+        read(input, &mut self.sums)?;
+        read(input, &mut self.actions)?;
+        match &mut self.obs {
+            ObsRows::F32(obs) => read(input, obs)?,
+            ObsRows::U8(obs) => read(input, obs)?,
+        }
+        let n_step = self.powers.len() as u32 - 1;
+        ensure(self.oldest.iter().chain(&self.waiting).all(|&x| x < n_step), "has too many steps waiting")?;
+        ensure(self.sums.iter().all(|sum| sum.is_finite()), "holds a reward that is not finite")
     }
 }
 
@@ -292,6 +303,9 @@ impl PrioritizedReplayBuffer {
     pub fn save(&self, out: &mut impl Write) -> Result<(), Error> {
         self.replay.save(out)?;
         write(out, &[self.alpha, self.epsilon, self.max_priority])?;
+        if let Some(acted) = &self.acted {
+            acted.windows.save(out)?;
+        }
         let mut priorities = self.tree.iter().take(self.replay.used());
         let mut chunk = Vec::with_capacity(CHUNK);
         loop {
@@ -335,6 +349,14 @@ impl PrioritizedReplayBuffer {
         ensure(numbers[..2] == [self.alpha, self.epsilon], "has another alpha or epsilon")?;
         ensure(numbers[2] > 0.0 && numbers[2].is_finite(), "has an impossible largest priority")?;
         self.max_priority = numbers[2];
+        if let Some(acted) = &mut self.acted {
+            acted.windows.fill_from(input)?;
+            let fine = match &self.replay.windows {
+                Some(steps) => steps.waiting == acted.windows.waiting,
+                None => acted.windows.waiting.iter().all(|&waiting| waiting == 0),
+            };
+            ensure(fine, "has waiting values without their steps")?;
+        }
         let len = self.replay.used();
         let mut priorities = filled(CHUNK.min(len), 0.0)?;
         for start in (0..len).step_by(CHUNK) {
@@ -429,6 +451,47 @@ mod tests {
             let mut plain = buffer.replay().clone();
             plain.restore(&mut &bytes[..9]).expect_err("cut");
             assert!(plain.is_empty());
+        }
+    }
+
+    #[test]
+    fn waiting_values_are_saved_with_their_steps() {
+        let new = |shape| PrioritizedReplayBuffer::new(shape, 40, 0.6, 0.01).expect("fits");
+        let acted = |shape| new(shape).with_acted_priorities().expect("fits");
+        for shape in [shape(2, 1), shape(3, 4)] {
+            let [mut buffer, mut again] = [acted(shape), acted(shape)];
+            let mut history = History::new(shape, 8, 0.1);
+            let mut step = |buffers: &mut [&mut PrioritizedReplayBuffer]| {
+                history.step(|obs, step| {
+                    let values = [step.rewards, step.rewards].map(|rewards| rewards.iter().map(|x| x / 3.0).collect::<Vec<_>>());
+                    let values = crate::ActedValues { taken: &values[0], next: &values[1] };
+                    for buffer in buffers {
+                        buffer.push_acted(None, obs, step, values).expect("finite");
+                    }
+                });
+            };
+            (0..9).for_each(|_| step(&mut [&mut buffer]));
+            let bytes = saved(&buffer);
+            again.restore(&mut &bytes[..]).expect("reads");
+            assert_eq!(saved(&again), bytes);
+            for _ in 0..9 {
+                step(&mut [&mut buffer, &mut again]);
+                assert_eq!(saved(&again), saved(&buffer));
+            }
+            for cut in 0..bytes.len() {
+                assert!(again.restore(&mut &bytes[..cut]).is_err());
+            }
+            // With and without values, neither loads the other.
+            assert!(load(shape, &bytes).is_err());
+            if shape.n_step > 1 {
+                let waiting = &mut buffer.acted.as_mut().expect("values").windows.waiting[0];
+                *waiting = (*waiting + 1) % 4;
+                let error = again.restore(&mut &saved(&buffer)[..]).expect_err("refused").to_string();
+                assert!(error.contains("without their steps"), "{error}");
+            }
+            let mut plain = new(shape);
+            history.step(|obs, step| plain.push(obs, step).expect("finite"));
+            assert!(again.restore(&mut &saved(&plain)[..]).is_err());
         }
     }
 

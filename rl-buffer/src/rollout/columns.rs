@@ -102,6 +102,26 @@ pub type StepColumns<'a> = Steps<ArrayViewMut2<'a, f32>, ArrayViewMut2<'a, u8>, 
 /// Columns that a policy writes: actions, log-probabilities, values.
 pub type ActColumns<'a> = (ActionSliceMut<'a>, &'a mut [f32], &'a mut [f32]);
 
+/// Values of a step's environments (n) by a policy of action values.
+#[derive(Clone, Copy, Debug)]
+pub struct ActedValues<'a> {
+    /// Values of the actions, Q(s, a).
+    pub taken: &'a [f32],
+    /// Values of the observations after the step; where an episode ended, any number.
+    pub next: &'a [f32],
+}
+
+impl ActedValues<'_> {
+    /// Returns the values of environment `env` alone.
+    ///
+    /// # Panics
+    /// If there is no such environment.
+    #[must_use]
+    pub fn env(&self, env: usize) -> Self {
+        Self { taken: &self.taken[env..=env], next: &self.next[env..=env] }
+    }
+}
+
 /// Neighbouring columns of a rollout, n of N, for one thread to fill.
 ///
 /// Arrays are of rows: an observation is D neighbouring elements of a row. Observations and masks have T + 1 rows, those after
@@ -110,7 +130,7 @@ pub type ActColumns<'a> = (ActionSliceMut<'a>, &'a mut [f32], &'a mut [f32]);
 pub struct RolloutColumns<'a> {
     /// Columns that environments read and write.
     pub steps: StepColumns<'a>,
-    /// Log-probabilities of the actions, (T, n).
+    /// Log-probabilities of the actions, (T, n), or their values Q(s, a).
     pub log_probs: ArrayViewMut2<'a, f32>,
     /// Values of the observations, (T, n).
     pub values: ArrayViewMut2<'a, f32>,

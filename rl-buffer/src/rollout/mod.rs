@@ -11,7 +11,7 @@ use ndarray::{ArrayView1, ArrayView2, ArrayView3, ArrayViewMut2, s};
 use rl_envs::{Actions, Obs, ObsRows, ObsSlice, StepSlices, Steps, visit};
 
 use crate::Error;
-use crate::rollout::columns::{Columns, RolloutColumns, RolloutShape};
+use crate::rollout::columns::{ActedValues, Columns, RolloutColumns, RolloutShape};
 use crate::slab::{Memory, Slab, Span};
 
 /// T steps of N environments.
@@ -246,6 +246,8 @@ impl Rollout {
     }
 
     /// Returns the log-probabilities of the actions under the acting policy, (T, N).
+    ///
+    /// A policy of action values writes Q(s, a) in their place.
     #[must_use]
     pub fn log_probs(&self) -> ArrayView2<'_, f32> {
         self.slab.array(self.columns.log_probs)
@@ -287,6 +289,18 @@ impl Rollout {
     #[must_use]
     pub fn last_values(&self) -> &[f32] {
         self.slab.get(self.columns.last_values)
+    }
+
+    /// Returns the values of step `t`, of a policy of action values.
+    ///
+    /// # Panics
+    /// If there is no such step.
+    #[must_use]
+    pub fn acted_values(&self, t: usize) -> ActedValues<'_> {
+        let RolloutShape { n_steps, n_envs, .. } = self.shape;
+        let [taken, values] = [self.columns.log_probs, self.columns.values].map(|column| self.slab.get(column));
+        let next = if t + 1 < n_steps { &values[(t + 1) * n_envs..] } else { self.last_values() };
+        ActedValues { taken: &taken[t * n_envs..][..n_envs], next: &next[..n_envs] }
     }
 
     /// Returns the index of the environment of each column, (N).
@@ -530,6 +544,21 @@ mod tests {
         rollout.next_values(&[40.0, 70.0], next_values.view_mut());
         assert_eq!(next_values, array![[3.0, 40.0], [5.0, 6.0], [70.0, 8.0]]);
         assert!(matches!(rollout.final_obs(), ObsSlice::F32([0.5, 0.25])));
+    }
+
+    #[test]
+    fn the_values_of_a_step_are_those_of_its_actions_and_of_the_observations_after_it() {
+        let mut rollout = Rollout::new(SHAPE).expect("fits");
+        let mut columns = rollout.columns();
+        columns.log_probs.assign(&array![[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]);
+        columns.values.assign(&array![[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]);
+        columns.last_values.assign(&array![[7.0, 8.0]]);
+        for (t, taken, next) in [(0, [0.1, 0.2], [3.0, 4.0]), (1, [0.3, 0.4], [5.0, 6.0]), (2, [0.5, 0.6], [7.0, 8.0])] {
+            let values = rollout.acted_values(t);
+            assert_eq!((values.taken, values.next), (&taken[..], &next[..]));
+            let second = values.env(1);
+            assert_eq!((second.taken, second.next), (&taken[1..], &next[1..]));
+        }
     }
 
     /// Counts its steps until action 0; action 1 is illegal on odd counts.

@@ -15,6 +15,8 @@ pub struct PooledVecEnv<V> {
     slices: Vec<V>,
     n_envs: usize,
     pool: Pool,
+    /// Faults of all slices.
+    faults: Vec<(usize, String)>,
 }
 
 /// Maximum number of slices, and minimum length of one.
@@ -40,7 +42,8 @@ impl<V: VecEnv> PooledVecEnv<V> {
     /// If `n_envs` is 0 or does not fit u32.
     pub fn of(n_envs: usize, pool: &Pool, slice: impl FnMut(Range<usize>) -> V) -> Self {
         assert!(n_envs > 0 && u32::try_from(n_envs).is_ok(), "1 to 2^32 - 1 environments");
-        Self { slices: pool::slices(n_envs, MAX_SLICES, MIN_SLICE).map(slice).collect(), n_envs, pool: pool.clone() }
+        let slices = pool::slices(n_envs, MAX_SLICES, MIN_SLICE).map(slice).collect();
+        Self { slices, n_envs, pool: pool.clone(), faults: Vec::new() }
     }
 }
 
@@ -66,6 +69,16 @@ impl<V: VecEnv> PooledVecEnv<V> {
         }
         panic!("environment {env_idx} of {}", self.n_envs);
     }
+
+    fn gather_faults(&mut self) {
+        let Self { slices, faults, .. } = self;
+        faults.clear();
+        let mut first = 0;
+        for slice in slices {
+            faults.extend(slice.faults().iter().map(|(env_idx, why)| (first + env_idx, why.clone())));
+            first += slice.n_envs();
+        }
+    }
 }
 
 impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
@@ -88,7 +101,13 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
     fn reset_into(&mut self, seed: u64, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         // Everything that could fail in one slice is checked before any slice resets.
         StepLens::check_reset(self.n_envs, self.observation_space(), self.action_space(), &obs, masks.as_deref())?;
-        reset_slices(&mut self.slices, seed, obs, masks)
+        let result = reset_slices(&mut self.slices, seed, obs, masks);
+        self.gather_faults();
+        result
+    }
+
+    fn faults(&self) -> &[(usize, String)] {
+        &self.faults
     }
 
     fn step_into(&mut self, steps: StepSlicesMut<'_>) -> Result<(), Error> {
@@ -106,17 +125,23 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
                 *result = slice.step_into(steps);
             }
         });
-        work.into_iter().try_for_each(|(.., result)| result)
+        let result = work.into_iter().try_for_each(|(.., result)| result);
+        self.gather_faults();
+        result
     }
 
     fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
         let (slice, env_idx) = self.slice_of(env_idx);
-        self.slices[slice].restart(env_idx, obs, masks)
+        let result = self.slices[slice].restart(env_idx, obs, masks);
+        self.gather_faults();
+        result
     }
 
     fn repeat_step(&mut self, env_idx: usize, steps: StepSlicesMut<'_>) -> Result<(), Error> {
         let (slice, env_idx) = self.slice_of(env_idx);
-        self.slices[slice].repeat_step(env_idx, steps)
+        let result = self.slices[slice].repeat_step(env_idx, steps);
+        self.gather_faults();
+        result
     }
 
     fn raw_rewards(&self, mut rewards: &mut [f32]) {

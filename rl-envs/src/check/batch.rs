@@ -8,12 +8,18 @@ use std::ops::Range;
 use crate::batch::outside::Batches;
 use crate::check::run::{ENDLESS, row};
 use crate::check::{Check, Found, Outcome};
-use crate::{ActionSpace, Error, RandomActions, Spaces, Steps};
+use crate::{ActionSpace, Actions, Error, RandomActions, Spaces, Steps, VecEnv};
 
 /// Environments of a recorded batch.
 const N_ENVS: usize = 3;
 /// Steps of a recording.
 const N_STEPS: usize = 300;
+/// Numbers of a recording's observations, which bound its steps.
+const MAX_NUMBERS: usize = 4_000_000;
+/// Fewest steps of a recording.
+const MIN_STEPS: usize = 20;
+/// Steps between restarts of an environment.
+const RESTART_EVERY: usize = 10;
 /// Seed of the actions, which is the same for every seed of environments.
 const ACTION_SEED: u64 = 17;
 
@@ -45,15 +51,16 @@ impl Seen {
 /// Passes each check of the environments of `batches` to `each` once it is done.
 pub(crate) fn check_batches(batches: &'static dyn Batches, each: &mut dyn FnMut(Check)) {
     type Clause = (&'static str, &'static str, fn(&'static dyn Batches) -> Found);
-    let clauses: [Clause; 9] = [
+    let clauses: [Clause; 10] = [
         ("spaces", "the spaces are not empty, and their bounds are numbers in order", spaces),
-        ("steps", "resets and steps succeed", |batches| record(batches, 0..N_ENVS, 0, N_STEPS).map(|_| Outcome::Passed)),
+        ("steps", "resets and steps succeed", |batches| record(batches, 0..N_ENVS, 0).map(|_| Outcome::Passed)),
         ("finite", "observations and rewards are finite", finite),
         ("observations_in_space", "observations lie in their space, the last one of an episode too", observations_in_space),
         ("episodes_end", "episodes end", episodes_end),
         ("same_seed", "the same seed and actions give the same bits", same_seed),
         ("other_seeds", "randomness comes from the seed", other_seeds),
         ("batch", "an environment of a batch does what it does alone", batch),
+        ("restarts", "a restart of one environment changes no other", restarts),
         ("legal_actions", "a running episode has a legal action", legal_actions),
     ];
     let run = |(name, about, clause): Clause| {
@@ -63,20 +70,43 @@ pub(crate) fn check_batches(batches: &'static dyn Batches, each: &mut dyn FnMut(
     clauses.into_iter().map(run).for_each(each);
 }
 
-/// Steps the environments `range` with random actions, until `enough`.
+/// Checks that environments in vector lanes do what they do one at a time.
+///
+/// `make` creates batches of n environments, one at a time and in lanes.
+pub(crate) fn check_lanes(make: [&dyn Fn(usize) -> Box<dyn VecEnv>; 2]) -> Check {
+    let same = || {
+        for n in [1, 31, 33, 65] {
+            let [alone, lanes] = make.map(|make| record_batch(make(n), 0..n, 8));
+            let (alone, lanes) = (alone?, lanes?);
+            for i in 0..n {
+                let advice = "in lanes and alone: pack every field of the state, and step lanes alike";
+                compare(&alone, &lanes, i).map_err(|what| format!("{what} of {n}, {advice}"))?;
+            }
+        }
+        Ok(Outcome::Passed)
+    };
+    let about = "vector lanes give what environments one at a time give";
+    Check { name: "lanes", about, outcome: same().unwrap_or_else(Outcome::Failed) }
+}
+
+fn text(error: Error) -> String {
+    error.to_string()
+}
+
+/// Steps environments with random actions.
+///
+/// `stepped` gets the batch, its columns and the number of steps, first after the reset; it returns true if it has enough.
 fn play(
-    batches: &'static dyn Batches,
+    mut envs: Box<dyn VecEnv>,
     range: Range<usize>,
     seed: u64,
-    mut enough: impl FnMut(&Steps) -> bool,
+    mut stepped: impl FnMut(&mut dyn VecEnv, &mut Steps, usize) -> Result<bool, String>,
 ) -> Result<(), String> {
-    let text = |error: Error| error.to_string();
-    let mut envs = batches.slice(range.clone()).map_err(text)?;
     let mut random = RandomActions::slice(ACTION_SEED, range.clone(), envs.action_space());
     let mut steps = Steps::new(&*envs);
     envs.reset(seed, &mut steps).map_err(text)?;
     let mut t = 0;
-    while !enough(&steps) {
+    while !stepped(&mut *envs, &mut steps, t)? {
         t += 1;
         random.fill_legal(&mut steps);
         envs.step(&mut steps).map_err(text)?;
@@ -87,11 +117,20 @@ fn play(
     Ok(())
 }
 
-fn record(batches: &'static dyn Batches, range: Range<usize>, seed: u64, n_steps: usize) -> Result<Recording, String> {
-    let (mut rows, first) = (Vec::new(), range.start);
-    play(batches, range, seed, |steps| {
+/// Returns the steps of a recording that fits into memory.
+fn n_steps(envs: &dyn VecEnv) -> usize {
+    (MAX_NUMBERS / (envs.n_envs() * envs.observation_space().len()).max(1)).clamp(MIN_STEPS, N_STEPS)
+}
+
+fn record(batches: &'static dyn Batches, range: Range<usize>, seed: u64) -> Result<Recording, String> {
+    record_batch(batches.slice(range.clone()).map_err(text)?, range, seed)
+}
+
+fn record_batch(envs: Box<dyn VecEnv>, range: Range<usize>, seed: u64) -> Result<Recording, String> {
+    let (mut rows, first, n_steps) = (Vec::new(), range.start, n_steps(&*envs));
+    play(envs, range, seed, |_, steps, _| {
         rows.push(steps.clone());
-        rows.len() > n_steps
+        Ok(rows.len() > n_steps)
     })?;
     Ok(Recording { rows, first })
 }
@@ -138,7 +177,7 @@ fn spaces(batches: &'static dyn Batches) -> Found {
 }
 
 fn finite(batches: &'static dyn Batches) -> Found {
-    for (place, seen) in record(batches, 0..N_ENVS, 1, N_STEPS)?.seen() {
+    for (place, seen) in record(batches, 0..N_ENVS, 1)?.seen() {
         let numbers = seen.obs.iter().chain(seen.final_obs.iter().flatten()).chain([&seen.reward]);
         if let Some(x) = numbers.into_iter().find(|x| !x.is_finite()) {
             return Err(format!("{place}: {x}: look for a division by 0, a root or a logarithm"));
@@ -149,14 +188,11 @@ fn finite(batches: &'static dyn Batches) -> Found {
 
 fn observations_in_space(batches: &'static dyn Batches) -> Found {
     let space = batches.spaces().obs;
-    for (place, seen) in record(batches, 0..N_ENVS, 2, N_STEPS)?.seen() {
+    for (place, seen) in record(batches, 0..N_ENVS, 2)?.seen() {
         for obs in [Some(&seen.obs), seen.final_obs.as_ref()].into_iter().flatten() {
             let categories = space.categories().iter().zip(obs).enumerate();
             if let Some((i, (n, x))) = categories.filter(|(_, (n, _))| **n > 0).find(|(_, (_, x))| x.fract() != 0.0) {
-                return Err(format!(
-                    "{place}: obs[{i}] is {x}, the space has the categories 0 to {}: send a whole number",
-                    n - 1
-                ));
+                return Err(format!("{place}: obs[{i}] is {x}, the space has the categories 0 to {}: send an integer", n - 1));
             }
             let outside = |i: &usize| obs[*i] < space.low()[*i] || obs[*i] > space.high()[*i];
             if let Some(i) = (0..obs.len()).find(outside) {
@@ -172,11 +208,10 @@ fn observations_in_space(batches: &'static dyn Batches) -> Found {
 }
 
 fn episodes_end(batches: &'static dyn Batches) -> Found {
-    let (mut t, mut ended) = (0, false);
-    play(batches, 0..1, 3, |steps| {
-        t += 1;
+    let mut ended = false;
+    play(batches.slice(0..1).map_err(text)?, 0..1, 3, |_, steps, t| {
         ended = steps.done(0);
-        ended || t > ENDLESS
+        Ok(ended || t >= ENDLESS)
     })?;
     if ended {
         return Ok(Outcome::Passed);
@@ -193,7 +228,7 @@ fn compare(a: &Recording, b: &Recording, i: usize) -> Result<(), String> {
 }
 
 fn same_seed(batches: &'static dyn Batches) -> Found {
-    let play = || record(batches, 0..N_ENVS, 4, N_STEPS);
+    let play = || record(batches, 0..N_ENVS, 4);
     let (a, b) = (play()?, play()?);
     for i in 0..N_ENVS {
         compare(&a, &b, i).map_err(|what| format!("{what}, with the same seed: draw all randomness from the seed of reset"))?;
@@ -202,7 +237,7 @@ fn same_seed(batches: &'static dyn Batches) -> Found {
 }
 
 fn other_seeds(batches: &'static dyn Batches) -> Found {
-    let play = |seed| record(batches, 0..1, seed, N_STEPS);
+    let play = |seed| record(batches, 0..1, seed);
     let a = play(5)?;
     for seed in 6..10 {
         if compare(&a, &play(seed)?, 0).is_err() {
@@ -213,10 +248,42 @@ fn other_seeds(batches: &'static dyn Batches) -> Found {
 }
 
 fn batch(batches: &'static dyn Batches) -> Found {
-    let all = record(batches, 0..N_ENVS, 6, N_STEPS)?;
+    let all = record(batches, 0..N_ENVS, 6)?;
     for i in 0..N_ENVS {
-        let alone = record(batches, i..i + 1, 6, N_STEPS)?;
+        let alone = record(batches, i..i + 1, 6)?;
         compare(&all, &alone, i).map_err(|what| format!("{what} from the same one alone: share nothing between environments"))?;
+    }
+    Ok(Outcome::Passed)
+}
+
+fn restarts(batches: &'static dyn Batches) -> Found {
+    let others = |restarts: bool| -> Result<Vec<[Vec<u32>; 2]>, String> {
+        let (envs, mut rows) = (batches.slice(0..N_ENVS).map_err(text)?, Vec::new());
+        let n_steps = n_steps(&*envs);
+        play(envs, 0..N_ENVS, 8, |envs, steps, t| {
+            if restarts && t % RESTART_EVERY == 1 {
+                let one = steps.view_mut().env(1);
+                envs.restart(1, one.obs, one.masks.map(|[masks, _]| masks)).map_err(text)?;
+                if let (Actions::Discrete(actions), Some([masks, _])) = (&mut steps.actions, &steps.masks) {
+                    let a = masks.len() / N_ENVS;
+                    actions[1] = masks[a..2 * a].iter().position(|&legal| legal == 1).unwrap_or(0) as u32;
+                }
+                envs.repeat_step(1, steps.view_mut().env(1)).map_err(text)?;
+                if let Some((i, why)) = envs.faults().first() {
+                    return Err(format!("environment {i}, after a restart at step {t}: {why}"));
+                }
+            }
+            rows.push([0, 2].map(|i| seen(steps, i).bits()));
+            Ok(t >= n_steps)
+        })?;
+        Ok(rows)
+    };
+    let (plain, restarted) = (others(false)?, others(true)?);
+    for (t, (a, b)) in plain.iter().zip(&restarted).enumerate() {
+        if let Some(i) = (0..2).find(|&i| a[i] != b[i]) {
+            let advice = "where environment 1 was restarted: restart that one alone";
+            return Err(format!("environment {} differs at step {t}, {advice}", 2 * i));
+        }
     }
     Ok(Outcome::Passed)
 }
@@ -226,7 +293,7 @@ fn legal_actions(batches: &'static dyn Batches) -> Found {
     if !actions.masked() {
         return Ok(Outcome::Skipped("the action space has no masks".into()));
     }
-    for (place, seen) in record(batches, 0..N_ENVS, 7, N_STEPS)?.seen() {
+    for (place, seen) in record(batches, 0..N_ENVS, 7)?.seen() {
         if let Some(x) = seen.mask.iter().find(|&&x| x > 1) {
             return Err(format!("{place}: the mask has a {x}: write 1 for a legal action, 0 for another"));
         }

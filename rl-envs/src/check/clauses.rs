@@ -133,6 +133,14 @@ fn observations_in_space(env: &dyn AnyEnv) -> Found {
     let (low, high) = (space.low(), space.high());
     // Another check reports numbers that are not finite.
     let lies_outside = |(i, &x): (usize, &f32)| (x.is_finite() && !(low[i] <= x && x <= high[i])).then_some((i, x));
+    let is_no_category = |(i, &x): (usize, &f32)| {
+        let n = space.categories().get(i).copied().unwrap_or(0);
+        (n > 0 && x.fract() != 0.0).then_some((i, x, n))
+    };
+    look_at(env, |frame| match frame.obs.iter().enumerate().find_map(is_no_category) {
+        Some((i, x, n)) => Err(format!("obs[{i}] is {x}, the space has the categories 0 to {}: write an integer", n - 1)),
+        None => Ok(()),
+    })?;
     look_at(env, |frame| match frame.obs.iter().enumerate().find_map(lies_outside) {
         Some((i, x)) => {
             let (low, high, which) = (low[i], high[i], if frame.done() { ", the last of its episode," } else { "" });
@@ -294,9 +302,9 @@ fn mask_values(env: &dyn AnyEnv) -> Found {
 
 fn legal_actions(env: &dyn AnyEnv) -> Found {
     with_masks(env, || {
-        look_at(env, |frame| match frame.done() || frame.mask.iter().any(|&x| x != 0) {
+        look_at(env, |frame| match frame.terminated || frame.mask.iter().any(|&x| x != 0) {
             true => Ok(()),
-            false => Err("the mask is all 0, but the episode continues: end it, or add an action that does nothing".into()),
+            false => Err("the mask is all 0, but the task is not over: terminate it, or add an action that does nothing".into()),
         })
     })
 }

@@ -216,7 +216,7 @@ impl<'a> ActionSlice<'a> {
                 length(n_envs * low.len(), actions.len())?;
                 for (env_idx, action) in actions.chunks_exact(low.len().max(1)).enumerate() {
                     for (dim, ((&action, &low), &high)) in action.iter().zip(low).zip(high).enumerate() {
-                        if !(low..=high).contains(&action) {
+                        if !action.is_finite() || !(low..=high).contains(&action) {
                             return Err(Error::ActionOutOfBounds { env_idx, dim, action, low, high });
                         }
                     }

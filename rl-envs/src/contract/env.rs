@@ -55,7 +55,7 @@ pub trait Env: Clone + Send {
 
     /// Writes 1 for each legal action and 0 for the others, A elements.
     ///
-    /// Called only if the action space is masked. At least one action must be legal unless the episode is over.
+    /// Called only if the action space is masked. At least one action must be legal unless a step has terminated.
     fn mask(&self, _mask: &mut [u8]) {}
 
     /// Bytes on the heap, in addition to the environment's own size.

@@ -192,6 +192,7 @@ impl Writer<'_> {
         }
         let outputs = match head {
             Head::Categorical { .. } => "logits",
+            Head::Values { dueling: true, .. } => "action values, then the value",
             Head::Values { .. } => "action values",
             Head::Gaussian { .. } => "means",
             Head::Squashed { .. } => "means, then logarithms of standard deviations",
@@ -225,8 +226,9 @@ impl Writer<'_> {
 /* {about}
 
    C99 without libraries: {n_layers} layers, {multiply_adds} multiply-adds per action, {weights} bytes of weights, {memory_bytes} bytes of memory,
-   which the caller owns, one for each agent. Outputs are bit-identical to those of `rl eval`, whatever the compiler and the machine,
-   where sums round to nearest and subnormal numbers are not flushed to zero. */
+   which the caller owns, one for each agent. Outputs are bit-identical to those of `rl eval` (for a run with learner = \"reference\",
+   equal up to rounding), whatever the compiler and the machine, where sums round to nearest and subnormal numbers are not flushed to
+   zero. */
 #ifndef {upper}_H
 #define {upper}_H
 

@@ -177,7 +177,7 @@ pub fn run(command: Vec<OsString>, args: Vec<OsString>, own: &[Entry], algorithm
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    if let Err(error) = signals::start(full_screen::restore) {
+    if let Err(error) = signals::start(full_screen::suspend, full_screen::reopen) {
         print::err(&format!("warning: signals end the program at once: {error}"));
     }
     let result =

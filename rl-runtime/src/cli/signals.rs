@@ -3,8 +3,9 @@
 //! A verb with nothing to save yet ends at once. So does every program at a second signal, unless it comes within a second of the
 //! first: wrappers pass on what the whole group of processes gets as well.
 //!
-//! A HUP that the program was started to ignore, as by `nohup`, stays ignored; Linux reports that in /proc, elsewhere HUP is
-//! always handled. XFSZ is an error of the write that caused it. All other signals keep their defaults.
+//! TSTP, as by Ctrl-Z, stops the program outside of the terminal's alternate screen. A HUP or TSTP that the program was started
+//! to ignore, as by `nohup`, stays ignored; Linux reports that in /proc, elsewhere both are always handled. XFSZ is an error of
+//! the write that caused it. All other signals keep their defaults.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -48,17 +49,19 @@ pub(crate) fn while_waiting<R>(wait: impl FnOnce() -> R) -> R {
 
 /// Starts to handle signals; the first ends the program until [`listen`].
 ///
-/// `restore` restores a terminal; the program calls it before it ends at once, for QUIT too.
+/// `restore` restores a terminal; the program calls it before it ends at once, for QUIT too, and before it is stopped. `reopen`
+/// is called when it continues.
 ///
 /// # Errors
 /// The operating system's message.
 #[cfg(unix)]
-pub(crate) fn start(restore: fn()) -> Result<(), String> {
+pub(crate) fn start(restore: fn(), reopen: fn()) -> Result<(), String> {
     use std::sync::Arc;
     use std::time::Instant;
 
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGXFSZ};
-    let listened = [SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGQUIT].into_iter().filter(|&signal| signal != SIGHUP || !ignored(signal));
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGXFSZ};
+    let always = [SIGINT, SIGTERM, SIGUSR1, SIGQUIT];
+    let listened = always.into_iter().chain([SIGHUP, SIGTSTP].into_iter().filter(|&signal| !ignored(signal)));
     let mut signals = signal_hook::iterator::Signals::new(listened).map_err(|error| error.to_string())?;
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(|error| error.to_string())?;
     end_at_once(|| ());
@@ -66,8 +69,15 @@ pub(crate) fn start(restore: fn()) -> Result<(), String> {
         let mut first = None;
         for signal in signals.forever() {
             if signal == SIGQUIT {
-                restore();
+                apart(restore);
                 let _ = signal_hook::low_level::emulate_default_handler(SIGQUIT);
+            }
+            if signal == SIGTSTP {
+                apart(restore);
+                // Returns when the program continues.
+                let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+                apart(reopen);
+                continue;
             }
             // Locked to the end, so that the verb cannot begin meanwhile.
             let mut undo = undo();
@@ -90,22 +100,31 @@ pub(crate) fn start(restore: fn()) -> Result<(), String> {
 /// # Errors
 /// Always, with a message.
 #[cfg(not(unix))]
-pub(crate) fn start(_restore: fn()) -> Result<(), String> {
+pub(crate) fn start(_restore: fn(), _reopen: fn()) -> Result<(), String> {
     Err("signals are handled on Unix only".into())
 }
 
 /// Ends the program.
 #[cfg(unix)]
 fn leave(restore: fn(), told: &'static str, code: u8) -> ! {
-    let (done, printed) = std::sync::mpsc::channel();
-    // On a separate thread: a pipe or terminal that accepts no more output must not block the exit.
-    std::thread::spawn(move || {
+    apart(move || {
         restore();
         print::err(told);
+    });
+    std::process::exit(code.into())
+}
+
+/// Prints on a separate thread, and waits for at most a second.
+///
+/// A pipe or terminal that accepts no more output must not block the exit.
+#[cfg(unix)]
+fn apart(print: impl FnOnce() + Send + 'static) {
+    let (done, printed) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        print();
         let _ = done.send(());
     });
     let _ = printed.recv_timeout(std::time::Duration::from_secs(1));
-    std::process::exit(code.into())
 }
 
 /// True if the program was started to ignore the signal.

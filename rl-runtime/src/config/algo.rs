@@ -119,6 +119,8 @@ pub struct ReplayTraits {
     pub gamma: f32,
     /// True if transitions are drawn by priority.
     pub prioritized: bool,
+    /// True if the values of the acting policy decide first priorities.
+    pub acted_priorities: bool,
     /// True if checkpoints include it.
     pub is_saved: bool,
     /// True if a device that learns has a copy.

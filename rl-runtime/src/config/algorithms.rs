@@ -16,12 +16,13 @@ use crate::print::did_you_mean;
 
 /// Properties of a replay memory, by settings that all algorithms with one have.
 macro_rules! replay_traits {
-    ($settings:expr) => {
+    ($settings:expr $(, $acted_priorities:ident)?) => {
         ReplayTraits {
             capacity: $settings.buffer_size,
             n_step: $settings.n_steps,
             gamma: $settings.gamma,
             prioritized: $settings.prioritized,
+            acted_priorities: false $(|| $settings.$acted_priorities)?,
             is_saved: $settings.save_replay,
             on_device: $settings.replay_on_device,
             learning_starts: $settings.learning_starts,
@@ -198,13 +199,13 @@ impl Algorithm for DqnConfig {
             q_heads: Some(self.dueling),
             // A rollout has about `train_freq` env steps, too few for a row of metrics each.
             log_interval: 500,
-            replay: Some(replay_traits!(self)),
+            replay: Some(replay_traits!(self, acted_priorities)),
             ..Traits::default()
         }
     }
 
     fn check(&self, _: usize) -> Option<Concern> {
-        concern(&["dqn.batch_size", "dqn.buffer_size"], self.check())
+        concern(&["dqn.batch_size", "dqn.buffer_size", "dqn.prioritized", "dqn.acted_priorities"], self.check())
     }
 
     fn fits(&self, env: &str, Spaces { obs, actions }: &Spaces, net: &NetConfig) -> Option<Concern> {

@@ -57,6 +57,8 @@ pub struct Budget {
     rollouts: u64,
     nets: Option<Nets>,
     replay: Option<(TransitionShape, u64, bool)>,
+    /// True if the values of the acting policy decide first priorities.
+    acted_priorities: bool,
     /// Number of replay memories: one for each device that learns.
     replays: u64,
     /// True if ranks or devices store a shard of the transitions each.
@@ -119,6 +121,7 @@ impl Budget {
             rollouts,
             nets: None,
             replay: None,
+            acted_priorities: false,
             replays: 1,
             shards: false,
             n_ranks: 1,
@@ -152,6 +155,7 @@ impl Budget {
             threads: config.run.threads as u64,
             drawn: true,
         };
+        let acted_priorities = replay.as_ref().is_some_and(|replay| replay.acted_priorities);
         let replay = replay.map(|replay| {
             let shape = TransitionShape { gamma: replay.gamma, ..budget.transitions(replay.n_step) };
             (shape, replay.capacity as u64, replay.prioritized)
@@ -162,7 +166,8 @@ impl Budget {
         let [envs, hidden, capacity] = SETTINGS;
         let names = [envs, hidden, config.algo.key(capacity).unwrap_or(capacity)];
         let at_once = at_once(config.run.threads, &entry);
-        let budget = Self { nets: Some(nets), replay, replays, shards, in_file, ..budget.with_workers(config, &entry) };
+        let budget =
+            Self { nets: Some(nets), replay, acted_priorities, replays, shards, in_file, ..budget.with_workers(config, &entry) };
         Self { episodes, at_once, names, ..budget }.of_rank(n_devices)
     }
 
@@ -277,6 +282,8 @@ impl Budget {
             Some((shape, capacity, _)) if self.in_file => replay - ReplayBuffer::block_bytes(shape, *capacity as usize),
             _ => replay,
         };
+        let acted = self.replay.as_ref().filter(|_| self.acted_priorities);
+        let replay = sum([replay, acted.map_or(0, |(shape, ..)| PrioritizedReplayBuffer::acted_bytes(shape))]);
         // Both sides hold replies, with a final observation for each environment.
         let workers = |n: u64, most: u64| {
             let replies = if most == 0 { 0 } else { product(&[n.into(), 4 * (obs + mask)]) };

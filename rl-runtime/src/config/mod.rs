@@ -487,16 +487,34 @@ impl Config {
     /// Settings that a resumed run may change are left out.
     #[must_use]
     pub fn differences(&self, other: &Self) -> String {
-        let (a, b) = (self.settings(), other.settings());
-        let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
         let mut text = String::new();
-        for key in keys.into_iter().filter(|key| !resumable().any(|may| may == key.as_str())) {
-            let [x, y] = [&a, &b].map(|settings| settings.get(key).map_or("not set".into(), Value::to_string));
-            if x != y {
+        for (key, [x, y]) in self.differing(other) {
+            if !resumable().any(|may| may == key) {
                 let _ = write!(text, "\n  {key}: {x} here, {y} there");
             }
         }
         text
+    }
+
+    /// Returns the settings that differ from another run's, with both values.
+    fn differing(&self, other: &Self) -> Vec<(String, [String; 2])> {
+        let (a, b) = (self.settings(), other.settings());
+        let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+        let values = |key| [&a, &b].map(|settings| settings.get(key).map_or("not set".into(), Value::to_string));
+        keys.into_iter().map(|key| (key.clone(), values(key))).filter(|(_, [x, y])| x != y).collect()
+    }
+
+    /// True if two runs learn the same task in the same way, from other random numbers.
+    ///
+    /// Seeds may differ, and settings of time and files.
+    #[cfg(feature = "cli")]
+    pub(crate) fn differs_by_seed(&self, other: &Self) -> bool {
+        let of_learning = ["steps", "offline", "mpi", "max_age", "on_nonfinite"];
+        let may_differ = |key: &str| {
+            let of_run = RunConfig::KEYS.iter().any(|known| known.name == key && known.resumable);
+            key == "seed" || of_run && !of_learning.contains(&key)
+        };
+        self.differing(other).iter().all(|(key, _)| may_differ(key))
     }
 
     /// Lists the settings of a checkpoint that differ from its run's.

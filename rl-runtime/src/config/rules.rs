@@ -185,6 +185,17 @@ const RULES: &[Rule] = &[
         }),
     },
     Rule {
+        keys: &["offline"],
+        broken: Settings(|config| {
+            let acted = config.traits().replay.is_some_and(|replay| replay.acted_priorities);
+            let broken = !config.run.offline.is_empty() && acted;
+            broken.then(|| {
+                let name = config.algo.key("acted_priorities").unwrap_or("acted_priorities");
+                format!("{name} is true, but a recording has no values of the policy that acted; set it to false")
+            })
+        }),
+    },
+    Rule {
         keys: &["drive"],
         broken: Env(|config, entry| {
             let broken = entry.batches().is_none() && config.run.drive != Drive::Lockstep;
@@ -475,6 +486,13 @@ mod tests {
         ("cartpole", "ppo", "replay_dir='/tmp'", 1, "ppo has no replay memory"),
         ("cartpole", "dqn", "shard_replay=true dqn.save_replay=true", 1, "in one place; set one of them to false"),
         ("cartpole", "a2c", "offline='some.steps'", 1, "a2c learns from the steps of its own policy only"),
+        (
+            "cartpole",
+            "dqn",
+            "offline='some.steps' dqn.prioritized=true dqn.acted_priorities=true",
+            1,
+            "no values of the policy that acted; set it to false",
+        ),
         ("cartpole", "ppo", "drive='first_come'", 1, "cartpole does not run in worker processes"),
         ("gym:Some-v1", "ppo", "drive='auto' env.reward_clip=1.0", 1, "leave them out"),
         ("gym:Stacks-v1", "dqn", "drive='first_come'", 1, "of dqn keeps for environments in step only; choose ppo or a2c"),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rl_envs::{Action, ActionSpace, BlockingEnv, Purpose, Space, Spaces, Step, rng};
+use rl_envs::{Action, ActionSlice, ActionSpace, BlockingEnv, Purpose, Space, Spaces, Step, rng};
 
 use crate::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crate::pipeline::calls::Calls;
@@ -88,6 +88,8 @@ pub struct BlockingEnvs<E: BlockingEnv> {
     breaker: Breaker,
     /// True once any call has succeeded.
     reached: bool,
+    /// True once the first episodes have been asked for.
+    begun: bool,
     /// Start index of the search for environments to restart.
     ///
     /// The index rotates, so that each environment gets a turn while the breaker is open.
@@ -114,8 +116,8 @@ fn warn(n_envs: usize) -> OnFault {
 impl<E: BlockingEnv> BlockingEnvs<E> {
     /// Starts `n_envs` environments, made by `make`, with randomness from `seed`.
     ///
-    /// Each gives a `Started` event. Faults are reported on stderr, for each environment the first, second, fourth and so on;
-    /// [`BlockingEnvs::on_fault`] replaces that report.
+    /// They begin their first episodes when events are first waited for. Each gives a `Started` event. Faults are reported on
+    /// stderr, for each environment the first, second, fourth and so on; [`BlockingEnvs::on_fault`] replaces that report.
     ///
     /// # Errors
     /// [`Error::Thread`] if a thread cannot be spawned, [`rl_envs::Error::EnvCount`] if `n_envs` is 0.
@@ -130,6 +132,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
             make,
             breaker: Breaker::new(&config, n_envs),
             reached: false,
+            begun: false,
             first: 0,
             config,
             seed,
@@ -158,7 +161,6 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
                 restarts,
                 cell,
             });
-            envs.ask(env, Request::Reset);
         }
         Ok(envs)
     }
@@ -236,9 +238,23 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
 
     /// Sends an action, already clipped to the bounds, to an idle environment.
     ///
+    /// # Errors
+    /// Errors of [`ActionSlice::check`], for instance if the action is not finite; nothing is sent then.
+    ///
     /// # Panics
     /// If the environment is not idle.
-    pub fn send(&mut self, env: usize, action: Action<'_>) {
+    pub fn send(&mut self, env: usize, action: Action<'_>) -> Result<(), Error> {
+        let one = match action {
+            Action::Discrete(action) => ActionSlice::Discrete(&[action]).check(&self.action_space, 1),
+            Action::Continuous(action) => ActionSlice::Continuous(action).check(&self.action_space, 1),
+        };
+        one.map_err(|error| match error {
+            rl_envs::Error::ActionOutOfRange { action, n, .. } => rl_envs::Error::ActionOutOfRange { env_idx: env, action, n },
+            rl_envs::Error::ActionOutOfBounds { dim, action, low, high, .. } => {
+                rl_envs::Error::ActionOutOfBounds { env_idx: env, dim, action, low, high }
+            }
+            error => error,
+        })?;
         let slot = &mut self.slots[env];
         let Some(cell) = slot.cell.as_mut().filter(|_| slot.state == SlotState::Idle) else {
             panic!("environment {env} is not ready")
@@ -248,6 +264,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
             Action::Continuous(action) => cell.vector.copy_from_slice(action),
         }
         self.ask(env, Request::Step);
+        Ok(())
     }
 
     /// Starts a new episode in an environment whose last one has ended.
@@ -289,6 +306,10 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         events: &mut Vec<(usize, EnvEvent)>,
     ) -> Result<(), Error> {
         let (until, before) = (after(Instant::now(), deadline), events.len());
+        // Not before: a resumed run first skips random numbers.
+        if !std::mem::replace(&mut self.begun, true) {
+            (0..self.slots.len()).for_each(|env| self.ask(env, Request::Reset));
+        }
         loop {
             if self.stop.load(Ordering::Relaxed) || interrupt::drops_rollouts() {
                 return Err(rl_envs::Error::Stopped.into());

@@ -230,7 +230,8 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
             } else {
                 let last = stretch.t;
                 let mut value = [0.0];
-                policy.values(stretch.column.obs_rows(last..last + 1), &stretch.state, &mut value, &mut self.scratch)?;
+                let (obs, mask) = (stretch.column.obs_rows(last..last + 1), self.envs.mask(env));
+                policy.values(obs, mask, &stretch.state, &mut value, &mut self.scratch)?;
                 stretch.column.columns().last_values[[0, 0]] = value[0];
                 filled.rollout.copy_column(n, &stretch.column, 0);
                 filled.rollout.continues.push(std::mem::replace(&mut stretch.continues, true));
@@ -291,11 +292,11 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
                     let action = &mut actions[i * a..(i + 1) * a];
                     to.copy_from_slice(action);
                     action.iter_mut().zip(low).zip(high).for_each(|((x, &low), &high)| *x = math::clamp(*x, low, high));
-                    envs.send(env, Action::Continuous(action));
+                    envs.send(env, Action::Continuous(action))?;
                 }
                 (Actions::Discrete(to), Actions::Discrete(actions), _) => {
                     to[0] = actions[i];
-                    envs.send(env, Action::Discrete(actions[i]));
+                    envs.send(env, Action::Discrete(actions[i]))?;
                 }
                 _ => return Err(rl_agents::Error::ActionKind.into()),
             }

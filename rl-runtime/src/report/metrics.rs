@@ -11,7 +11,9 @@
 //! | `time/episodes` | episodes that have ended |
 //! | `rollout/ep_rew_mean`, `rollout/ep_len_mean` | mean return and length of the last 100 episodes |
 //! | `eval/mean_reward` | mean return of the evaluation after this iteration, if there was one |
-//! | `train/loss` | loss of the last minibatch; DQN: mean over minibatches |
+//! | `train/loss` | PPO, A2C: loss of the last minibatch; DQN: mean over minibatches |
+//! | `train/critic_loss`, `train/actor_loss` | SAC, TD3: mean over the steps of each; empty without one |
+//! | `train/ent_coef`, `train/ent_coef_loss` | SAC: temperature before each update, and loss of an automatic one, mean over updates |
 //! | `train/policy_gradient_loss` (PPO), `train/policy_loss` (A2C), `train/value_loss`, `train/entropy_loss` | mean over the minibatches of the update |
 //! | `train/approx_kl` | PPO: KL divergence from the policy that acted (with `target_kl`, from that at the start of the update), mean over the last epoch |
 //! | `train/clip_fraction` | PPO: share of clipped samples, mean over minibatches |
@@ -21,11 +23,11 @@
 //! | `train/explained_variance` | share of the returns' variance that the values explain |
 //! | `train/std` | continuous actions: standard deviation of the policy, mean over dimensions |
 //! | `train/learning_rate`, `train/clip_range` | schedules |
-//! | `train/n_updates` | PPO: epochs so far; A2C: rollouts learnt from; DQN: optimizer steps |
+//! | `train/n_updates` | PPO: epochs so far; A2C: rollouts learnt from; DQN, SAC, TD3: updates |
 //! | `rollout/exploration_rate` | DQN: epsilon |
 //! | `pipeline/lag_0` .. `pipeline/lag_over_8` | overlapped runs: histogram of the policy lag, in columns of rollouts since the run began; the lag counts the rollouts that the agent has learnt from since the acting policy |
 //! | `time/queue` | overlapped runs: mean number of rollouts that waited for the learner |
-//! | `time/envs`, `time/preprocessing` (pictures as observations, stacks of observations, statistics that normalize), `time/policy`, `time/targets`, `time/update`, `time/evaluation`, `time/checkpoint` | seconds in each phase, summed over threads, since the run began or was resumed |
+//! | `time/envs`, `time/preprocessing` (pictures as observations, stacks of observations, statistics that normalize), `time/policy`, `time/targets`, `time/update`, `time/evaluation`, `time/checkpoint` | seconds in each phase since the run began or was resumed; of threads that collect, their mean |
 //! | `time/learner_waited`, `time/producer_waited` | overlapped runs: seconds that the learner waited for rollouts, and the producer for policies or buffers |
 //! | `env/latency_p50_ms`, `env/latency_p95_ms`, `env/latency_max_ms` | blocking environments: latency of a step since the last row, the first two within 5% |
 //! | `env/slowest_mean_ms` | blocking environments: mean latency of the slowest environment since the last row |

@@ -109,8 +109,8 @@ thread_local! {
 
 /// Maximum spans per thread in a timeline, about 100 MB of JSON.
 ///
-/// Later spans are dropped.
-const MAX_SPANS: usize = 1_000_000;
+/// Later spans are left out.
+pub(crate) const MAX_SPANS: usize = 1_000_000;
 
 /// Index of no phase.
 const NONE: usize = Phase::ALL.len();
@@ -292,7 +292,13 @@ impl Profile {
         json!({"elapsed_s": self.elapsed_s(), "threads": threads})
     }
 
-    /// Returns all spans as a trace in the format of Chrome and Perfetto.
+    /// True if a thread had more spans than a timeline holds.
+    #[cfg(feature = "cli")]
+    pub(crate) fn is_cut(&self) -> bool {
+        locked(&self.threads).iter().any(|thread| locked(&thread.spans).len() == MAX_SPANS)
+    }
+
+    /// Returns the spans as a trace in the format of Chrome and Perfetto.
     #[must_use]
     pub fn timeline(&self) -> String {
         let mut text = String::from("{\"traceEvents\":[\n");

@@ -198,9 +198,9 @@ fn play_blocking<E: BlockingEnv>(
             policy.act(acting, Acted { actions, log_probs: &mut log_prob, values: &mut value, states }, &mut scratch)?;
             if let ActionSpace::Continuous { low, high } = &envs.action_space {
                 vector.iter_mut().zip(low.iter().zip(high)).for_each(|(x, (low, high))| *x = math::clamp(*x, *low, *high));
-                envs.send(env, Action::Continuous(&vector));
+                envs.send(env, Action::Continuous(&vector))?;
             } else {
-                envs.send(env, Action::Discrete(discrete[0]));
+                envs.send(env, Action::Discrete(discrete[0]))?;
             }
         }
     }

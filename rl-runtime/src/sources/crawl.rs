@@ -53,7 +53,9 @@ rl_agents::settings! {
         /// crawl: redirects that are followed for a page.
         redirects: u32 = 5, Kind::Int(0, 100);
         /// crawl: retries of a page that fails.
-        page_retries: u32 = 2, Kind::Int(0, 100);
+        ///
+        /// At most 3: a call of an environment is repeated no more often.
+        page_retries: u32 = 2, Kind::Int(0, 3);
     }
 }
 

@@ -332,8 +332,9 @@ impl Playback {
         read_obs(&mut take, obs)?;
         masks.map_or(Ok(()), |masks| read(&mut take, masks))?;
         let (_, _, (actions, log_probs, values)) = columns.act(t);
-        log_probs.fill(0.0);
-        values.fill(0.0);
+        // No policy of this program has acted.
+        log_probs.fill(f32::NAN);
+        values.fill(f32::NAN);
         match actions {
             ActionSliceMut::Discrete(actions) => {
                 read(&mut take, bytemuck::cast_slice_mut(actions))?;

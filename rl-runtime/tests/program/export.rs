@@ -90,8 +90,8 @@ impl Original {
         assert_eq!(choice[0], self.discrete[i]);
         loaded.reset(memory);
         let outputs = loaded.outputs(obs, memory).unwrap();
-        // Action values have no log-probabilities; a single legal action has 0, too.
-        if self.log_probs.iter().all(|log_prob| *log_prob == 0.0) {
+        // Greedy actions have the greatest action values.
+        if self.log_probs == self.values {
             assert_eq!(outputs[choice[0] as usize].to_bits(), self.values[i].to_bits());
         } else {
             log_softmax(outputs, mask);

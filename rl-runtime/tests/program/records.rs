@@ -90,7 +90,9 @@ fn rows_have_the_memory_and_the_threads_of_the_process() {
 fn plot_draws_runs_of_the_same_settings_as_one_curve_and_refuses_what_has_no_return() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    for (name, setting) in [("a", "seed=0"), ("b", "seed=1"), ("c", "hidden=[3]"), ("short", "steps=32")] {
+    for (name, setting) in
+        [("a", "seed=0"), ("b", "seed=1"), ("c", "hidden=[3]"), ("d", "ppo.learning_rate=0.1"), ("short", "steps=32")]
+    {
         train(&dir.path().join(name), &[setting, "eval_every=128"]);
     }
     let said = run(&["plot", &path("a")]);
@@ -104,11 +106,11 @@ fn plot_draws_runs_of_the_same_settings_as_one_curve_and_refuses_what_has_no_ret
             .all(|text| svg.contains(text))
     );
 
-    let said = run(&["plot", &path("a"), &path("b"), &path("c"), "--out", &path("all.svg"), "--json"]);
+    let said = run(&["plot", &path("a"), &path("b"), &path("c"), &path("d"), "--out", &path("all.svg"), "--json"]);
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(said["curves"], serde_json::json!(["a and 1 other seed: mean and standard deviation", "c"]));
+    assert_eq!(said["curves"], serde_json::json!(["a and 1 other seed: mean and standard deviation", "c", "d"]));
     let svg = fs::read_to_string(path("all.svg")).unwrap();
-    assert_eq!(["<polyline", "<polygon"].map(|text| count(&svg, text)), [4, 2], "{svg}");
+    assert_eq!(["<polyline", "<polygon"].map(|text| count(&svg, text)), [6, 2], "{svg}");
 
     fs::create_dir(path("empty")).unwrap();
     for (args, why) in [
@@ -191,7 +193,8 @@ fn monitor_follows_a_run_as_json_until_it_ends() {
         }
     }
     assert!(monitor.wait().unwrap().success() && steps.len() >= 3, "{steps:?}");
-    assert!(steps.windows(2).all(|pair| pair[0] < pair[1]), "{steps:?}");
+    // The last row is written again, with its evaluation.
+    assert!(steps.windows(2).all(|pair| [0.0, 64.0].contains(&(pair[1] - pair[0]))), "no row is missing: {steps:?}");
     let csv = fs::read_to_string(path.join("metrics.csv")).unwrap();
     assert_eq!(steps.last(), csv.lines().last().unwrap().split(',').next().unwrap().parse().ok().as_ref());
 }
@@ -232,6 +235,12 @@ fn at_a_terminal_a_board_is_drawn_and_the_terminal_restored_however_the_run_ends
         // Messages are held back while the board is shown.
         assert!(after.contains("evaluation after") && after.contains(expected) && !board.contains("\x1b[?1049"), "{after}");
     }
+    // A run that is stopped leaves the screen meanwhile, and draws its whole board again.
+    let stopped = "& pid=$!; sleep 2; kill -TSTP $pid; sleep 1; kill -CONT $pid; sleep 1; kill -TERM $pid; wait $pid";
+    let shown = in_a_terminal("", &["train", "cartpole", &run_dir("stopped"), long[0], long[1], stopped]).unwrap();
+    let parts: Vec<&str> = shown.split(open).collect();
+    assert!(parts.len() == 3 && parts[1..].iter().all(|part| part.contains("steps/s") && part.contains(close)), "{shown}");
+    assert!(parts[2].contains("environments") && parts[2].contains("interrupted and saved"), "{shown}");
     // A run that cannot start leaves no screen behind.
     let shown = in_a_terminal("", &["train", "cartpole", &run_dir("fails"), "--set", "hidden=[100000,100000]"]).unwrap();
     assert_eq!(shown.matches(open).count(), shown.matches(close).count(), "{shown}");

@@ -159,7 +159,18 @@ fn stopped_and_resumed_equals_uninterrupted_bit_for_bit() {
         ("ppo", of_rollouts("ppo")),
         ("a2c", of_rollouts("a2c")),
         ("dqn", of_replay(&["n_steps=3", "target_update_interval=100"])),
-        ("dqn", of_replay(&["prioritized=true", "dueling=true", "tau=0.1", "target_update_interval=4", "exploration_spread=3"])),
+        (
+            "dqn",
+            of_replay(&[
+                "prioritized=true",
+                "dueling=true",
+                "tau=0.1",
+                "target_update_interval=4",
+                "exploration_spread=3",
+                "acted_priorities=true",
+                "n_steps=3",
+            ]),
+        ),
     ] {
         let train = |name: &str| {
             let path = dir.path().join(format!("{algo}-{}-{name}", own.len()));

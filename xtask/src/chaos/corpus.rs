@@ -39,7 +39,8 @@ const RUNS: [(&str, &str); 9] = [
     (
         "dqn",
         "mountain_car --algo dqn --set n_envs=2 --set dqn.buffer_size=60 --set dqn.learning_starts=16 --set dqn.train_freq=4 --set \
-         dqn.gradient_steps=1 --set dqn.batch_size=8 --set dqn.prioritized=true --set dqn.save_replay=true",
+         dqn.gradient_steps=1 --set dqn.batch_size=8 --set dqn.prioritized=true --set \
+         dqn.acted_priorities=true --set dqn.save_replay=true",
     ),
     (
         "frames",

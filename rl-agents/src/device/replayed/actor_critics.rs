@@ -22,7 +22,7 @@ use crate::device::replayed::learnt::LearntNet;
 use crate::device::replayed::minibatches::{DeviceMinibatches, Repeated, SLOTS};
 use crate::device::times::DeviceWatch;
 use crate::learner::BatchSizes;
-use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::learner::optim::{Optimizer, Rule, StepCount, UNCLIPPED};
 use crate::policy::network::Network;
 use crate::policy::squashed::ContinuousPolicy;
 use crate::policy::twin_q::TwinQ;
@@ -150,8 +150,8 @@ impl DeviceActorCritics {
     /// Begins the updates after some steps of the environments.
     pub(crate) fn begin(&mut self, rate: f32, rule: Rule) -> Result<(), Error> {
         let queue = self.kernels.on(&self.minibatches.stream).queue;
-        self.actor.begin(queue, rate, f32::MAX, rule)?;
-        self.critics.online.begin(queue, rate, f32::MAX, rule)
+        self.actor.begin(queue, rate, UNCLIPPED, rule)?;
+        self.critics.online.begin(queue, rate, UNCLIPPED, rule)
     }
 
     /// Number of samples B of a minibatch.

@@ -9,7 +9,7 @@ use crate::device::descent::download;
 use crate::device::replayed::actor_critics::{DeviceActorCritics, DeviceParts, DeviceUpdates, at_critics};
 use crate::device::replayed::critics::DeviceCritics;
 use crate::device::replayed::learnt::{begin, set_steps};
-use crate::learner::optim::{Optimizer, Rule, StepCount};
+use crate::learner::optim::{Optimizer, Rule, StepCount, UNCLIPPED};
 use crate::policy::squashed::SquashedGaussian;
 use crate::policy::twin_q::TwinQ;
 
@@ -163,7 +163,7 @@ impl DeviceUpdates for DeviceSac {
     fn begin(&mut self, rate: f32, rule: Rule) -> Result<(), Error> {
         self.both.begin(rate, rule)?;
         let DeviceParts { launches, .. } = self.both.parts();
-        self.learnt.as_mut().map_or(Ok(()), |learnt| begin(launches.queue, &mut learnt.state, rate, f32::MAX, rule))
+        self.learnt.as_mut().map_or(Ok(()), |learnt| begin(launches.queue, &mut learnt.state, rate, UNCLIPPED, rule))
     }
 
     /// A temperature that is not learnt is left out.

@@ -17,11 +17,12 @@ typedef union {
 } float_bits;
 
 /* FUSES(chosen) is 1 where multiply-adds are an instruction. On x86-64, a processor may have it or not: the network is compiled for both,
-   with `chosen` 1 and 0. */
+   with `chosen` 1 and 0. Not by GCC for Windows, which leaves the stack of such functions misaligned (its bug 54412). */
 #if defined(__GNUC__) && \
     (defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__) || defined(__FP_FAST_FMAF))
 #define FUSES(chosen) (1 || (chosen))
-#elif defined(__GNUC__) && defined(__x86_64__) && defined(__OPTIMIZE__) && __STDC_HOSTED__
+#elif defined(__GNUC__) && defined(__x86_64__) && defined(__OPTIMIZE__) && __STDC_HOSTED__ && \
+    (defined(__clang__) || !defined(_WIN32))
 #define FUSES(chosen) (chosen)
 #define CHOOSES
 #else

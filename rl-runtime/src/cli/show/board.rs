@@ -133,7 +133,7 @@ impl Board {
             phases: PHASES.map(|(_, name)| value(name)),
             lags: LAGS.map(|(_, name)| value(name).max(0.0)),
         };
-        let (x, elapsed) = (now.of(ENV_STEPS), now.of(ELAPSED));
+        let (x, elapsed) = (drawable(now.of(ENV_STEPS)), now.of(ELAPSED));
         for (curve, y) in [
             (&mut self.returns, now.of("rollout/ep_rew_mean")),
             (&mut self.lengths, now.of("rollout/ep_len_mean")),
@@ -141,8 +141,8 @@ impl Board {
         ] {
             // A resumed run goes back.
             curve.truncate(curve.partition_point(|point| point.0 < x));
-            if y.is_finite() {
-                curve.push((x, y));
+            if y.is_finite() && x.is_finite() {
+                curve.push((x, drawable(y)));
             }
             if curve.len() > MAX_POINTS {
                 let mut i = 0;
@@ -152,7 +152,9 @@ impl Board {
                 });
             }
         }
-        if self.window.back().is_some_and(|last| elapsed < last.of(ELAPSED)) {
+        // Times of phases begin again when a run is resumed.
+        let goes_back = |last: &Moment| last.phases.iter().zip(&now.phases).any(|(before, after)| after < before);
+        if self.window.back().is_some_and(|last| elapsed < last.of(ELAPSED) || goes_back(last)) {
             self.window.clear();
         }
         if self.window.back().is_none_or(|last| elapsed - last.of(ELAPSED) >= EVERY) {
@@ -336,6 +338,11 @@ fn profile_name(phase: Phase) -> &'static str {
 fn bar(share: f64, width: usize) -> String {
     let full = if share.is_finite() { (share.clamp(0.0, 1.0) * width as f64).round() as usize } else { 0 };
     "\u{2588}".repeat(full) + &"\u{2591}".repeat(width - full)
+}
+
+/// Returns a number of which ratatui can draw multiples.
+fn drawable(x: f64) -> f64 {
+    x.clamp(-1e300, 1e300)
 }
 
 /// Formats seconds as 1:02:03 or 2:03.
@@ -529,6 +536,19 @@ mod tests {
         assert!(!drawn(&board, 80, 24).contains("ago"));
         board.age = Some(Duration::from_secs(75));
         assert!(drawn(&board, 80, 24).contains("run, last row 1:15 ago"));
+        // Resumed: time goes on, and the phases begin again.
+        for (elapsed, update) in [(900.0, 800.0), (910.0, 5.0)] {
+            board.push(|name| match name {
+                ENV_STEPS | ELAPSED => elapsed,
+                "time/update" => update,
+                "rollout/ep_rew_mean" => f64::MAX,
+                _ => f64::NAN,
+            });
+            assert!(!drawn(&board, 80, 24).contains("%-"));
+        }
+        assert_eq!(board.window.len(), 1);
+        board.push(|name| if [ENV_STEPS, ELAPSED].contains(&name) { 920.0 } else { f64::MIN });
+        drawn(&board, 80, 24);
         board.status = "collecting: 800 of 8,192 env steps (10 s since the last row)".into();
         assert!(drawn(&board, 80, 24).contains("collecting: 800 of 8,192 env steps (10 s"));
     }

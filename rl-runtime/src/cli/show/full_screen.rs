@@ -16,6 +16,12 @@ use crate::print;
 
 /// True while a [`FullScreen`] owns the terminal.
 static OPEN: AtomicBool = AtomicBool::new(false);
+/// True from [`suspend`] to [`reopen`], if the screen was open.
+static SUSPENDED: AtomicBool = AtomicBool::new(false);
+/// True if the screen lost its picture.
+static CLEARED: AtomicBool = AtomicBool::new(false);
+
+const OPENED: &str = "\x1b[?1049h\x1b[?25l\x1b[2J";
 
 /// The alternate screen, open until it is dropped.
 ///
@@ -41,18 +47,19 @@ impl FullScreen {
         }));
         OPEN.store(true, Ordering::Relaxed);
         print::hold();
-        print::raw("\x1b[?1049h\x1b[?25l\x1b[2J");
+        print::raw(OPENED);
         Self(())
     }
 }
 
 impl Drop for FullScreen {
     fn drop(&mut self) {
+        SUSPENDED.store(false, Ordering::Relaxed);
         restore();
     }
 }
 
-/// Restores the terminal; later pictures are not shown.
+/// Restores the terminal; pictures are no longer shown.
 pub(crate) fn restore() {
     // Locked, so that no picture is written in between.
     let _stdout = io::stdout().lock();
@@ -60,6 +67,28 @@ pub(crate) fn restore() {
         print::raw("\x1b[0m\x1b[?25h\x1b[?1049l");
         print::release();
     }
+}
+
+/// Restores the terminal until [`reopen`].
+pub(crate) fn suspend() {
+    SUSPENDED.store(OPEN.load(Ordering::Relaxed), Ordering::Relaxed);
+    restore();
+}
+
+/// Opens the screen again, if [`suspend`] has closed it.
+pub(crate) fn reopen() {
+    let _stdout = io::stdout().lock();
+    if SUSPENDED.swap(false, Ordering::Relaxed) {
+        OPEN.store(true, Ordering::Relaxed);
+        CLEARED.store(true, Ordering::Relaxed);
+        print::hold();
+        print::raw(OPENED);
+    }
+}
+
+/// True if the screen has lost its picture since the last call.
+pub(crate) fn was_cleared() -> bool {
+    CLEARED.swap(false, Ordering::Relaxed)
 }
 
 /// Writes a picture, unless the screen is closed.

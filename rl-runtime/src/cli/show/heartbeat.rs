@@ -68,11 +68,16 @@ impl Heartbeat {
         heartbeat
     }
 
+    /// Notes that a line has been printed.
+    pub(crate) fn line(&self) {
+        self.shared.line.store(nanos(), Ordering::Relaxed);
+    }
+
     /// Counts from a row of metrics on, which is as good as a line.
     pub(crate) fn row(&self) {
-        let Shared { line, row, env_steps, optimizer_steps, .. } = &*self.shared;
-        let now = nanos();
-        [line, row].into_iter().for_each(|at| at.store(now, Ordering::Relaxed));
+        self.line();
+        let Shared { row, env_steps, optimizer_steps, .. } = &*self.shared;
+        row.store(nanos(), Ordering::Relaxed);
         env_steps.store(ENV_STEPS.load(Ordering::Relaxed), Ordering::Relaxed);
         optimizer_steps.store(OPTIMIZER_STEPS.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -155,7 +160,7 @@ impl Watch {
             Form::Json => print::out(&json!({"event": "working", "seconds": since.as_secs_f64(), "text": text}).to_string()),
             Form::Board(status) => *status.lock().unwrap_or_else(PoisonError::into_inner) = text,
         }
-        let warning = if self.warned { None } else { self.warning(phase, done[0], since) };
+        let warning = if self.warned { None } else { self.warning(phase, done, since) };
         if let Some(warning) = warning {
             self.warned = true;
             if let Form::Json = self.form {
@@ -186,8 +191,11 @@ impl Watch {
     }
 
     /// Returns a warning of rollouts that take long.
-    fn warning(&self, phase: Option<Phase>, env_steps: u64, since: Duration) -> Option<String> {
-        let collects = !matches!(phase, Some(Phase::Evaluation | Phase::Checkpoint | Phase::Targets | Phase::Update));
+    ///
+    /// `done` are env steps and optimizer steps since the last row; with updates, the time is not that of rollouts alone.
+    fn warning(&self, phase: Option<Phase>, [env_steps, updates]: [u64; 2], since: Duration) -> Option<String> {
+        let elsewhere = matches!(phase, Some(Phase::Evaluation | Phase::Checkpoint | Phase::Targets | Phase::Update));
+        let collects = !elsewhere && updates == 0;
         let rate = env_steps as f64 / since.as_secs_f64();
         let seconds = self.rollout as f64 / rate;
         (collects && self.rollout > 0 && env_steps > 0 && seconds > SLOW.as_secs_f64()).then(|| {
@@ -240,13 +248,17 @@ mod tests {
     #[test]
     fn a_rollout_that_will_take_more_than_a_minute_is_warned_of_with_its_setting() {
         let (ppo, ten) = (watch(Algo::PPO), Duration::from_secs(10));
-        let warning = ppo.warning(None, 200, ten).unwrap();
+        let warning = ppo.warning(None, [200, 0], ten).unwrap();
         assert!(warning.starts_with("a rollout of 2,048 env steps takes about 102 s at 20.0 env steps/s"), "{warning}");
         assert!(warning.contains("ppo.n_steps"), "{warning}");
-        for (watch, phase, env_steps) in
-            [(&ppo, None, 400), (&ppo, None, 0), (&ppo, Some(Phase::Update), 200), (&watch(Algo::DQN), None, 1)]
-        {
-            assert_eq!(watch.warning(phase, env_steps, ten), None);
+        for (watch, phase, done) in [
+            (&ppo, None, [400, 0]),
+            (&ppo, None, [0, 0]),
+            (&ppo, None, [200, 1]),
+            (&ppo, Some(Phase::Update), [200, 0]),
+            (&watch(Algo::DQN), None, [1, 0]),
+        ] {
+            assert_eq!(watch.warning(phase, done, ten), None);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ratatui::Terminal;
 
 use crate::cli::show::board::Board;
-use crate::cli::show::full_screen::{Ansi, FullScreen};
+use crate::cli::show::full_screen::{self, Ansi, FullScreen};
 use crate::cli::show::heartbeat::Status;
 use crate::cli::show::recorded::Recorded;
 use crate::report::metrics::{EVALUATION, Row};
@@ -149,6 +149,9 @@ impl Painter {
         board.messages = print::last_held(2);
         if let Some(terminal) = &mut self.terminal {
             // Writing to a string cannot fail.
+            if full_screen::was_cleared() {
+                let _ = terminal.clear();
+            }
             let _ = terminal.draw(|frame| board.draw(frame));
         }
     }

@@ -67,11 +67,6 @@ impl Recorded {
         self.rows.drain(..self.rows.len().saturating_sub(n));
     }
 
-    /// True if all rows have been forgotten.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
     /// Reads the rows that were written since.
     ///
     /// Rows that a resumed run has removed are forgotten. A row that was written again, with its evaluation, replaces the old
@@ -95,7 +90,7 @@ impl Recorded {
             }
         }
         if size - self.end > MAX_TABLE {
-            return Err(io::Error::other(format!("is larger than {MAX_TABLE} bytes")));
+            return Err(io::Error::other(format!("is larger than {MAX_TABLE} bytes; a larger log_interval writes fewer rows")));
         }
         file.seek(SeekFrom::Start(self.end))?;
         let mut bytes = Vec::new();
@@ -111,8 +106,11 @@ impl Recorded {
             if self.names.is_empty() {
                 self.names = line.split(',').take(MAX_COLUMNS).map(String::from).collect();
             } else {
-                let values = line.split(',').take(self.names.len());
-                self.rows.push(values.map(|value| value.parse().unwrap_or(f64::NAN)).collect());
+                let values: Vec<f64> = line.split(',').map(|value| value.parse().unwrap_or(f64::NAN)).collect();
+                // Part of a row, where a resumed run has cut the file and written on.
+                if values.len() == self.names.len() {
+                    self.rows.push(values);
+                }
             }
         }
         Ok(())
@@ -127,10 +125,11 @@ impl Recorded {
         }
     }
 
-    /// Returns names and values of the last row, without empty values.
-    pub(crate) fn latest(&self) -> impl Iterator<Item = (&str, f64)> {
-        let values = self.rows.last().into_iter().flatten().copied();
-        self.names.iter().map(String::as_str).zip(values).filter(|(_, value)| !value.is_nan())
+    /// Passes names and values of each row, without empty values, and forgets it.
+    pub(crate) fn take_named(&mut self, mut row: impl FnMut(&mut dyn Iterator<Item = (&str, f64)>)) {
+        for values in self.rows.drain(..) {
+            row(&mut self.names.iter().map(String::as_str).zip(values).filter(|(_, value)| !value.is_nan()));
+        }
     }
 
     /// Returns the values of a column, NaN where they are empty.
@@ -171,5 +170,8 @@ mod tests {
         fs::write(&path, "a,b\n1,7\n").unwrap();
         recorded.refresh().unwrap();
         assert_eq!(recorded.curve("a", "b"), [(1.0, 7.0)]);
+        fs::write(&path, "a,b\n1,7\n8\n9,10\n").unwrap();
+        recorded.refresh().unwrap();
+        assert_eq!(recorded.curve("a", "b"), [(1.0, 7.0), (9.0, 10.0)], "without half a row");
     }
 }

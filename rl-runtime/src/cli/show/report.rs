@@ -144,7 +144,8 @@ impl Report {
 
     /// Shows an event of the training.
     pub(crate) fn event(&mut self, event: &Event<'_>) {
-        self.heartbeat.iter().for_each(Heartbeat::row);
+        let told = if let Event::Row { .. } = event { Heartbeat::row } else { Heartbeat::line };
+        self.heartbeat.iter().for_each(told);
         match *event {
             Event::Row { row, progress } => {
                 self.row(row, progress);

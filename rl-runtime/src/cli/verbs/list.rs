@@ -1,14 +1,18 @@
 //! `rl list`.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use serde_json::json;
+use toml::Value;
 
 use crate::cli::envs::Envs;
 use crate::config::{self, PRESETS, WORKLOADS};
-use crate::{Algo, Error, print};
+use crate::{Algo, Config, Error, print};
 
 pub(crate) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
+    let defaults: BTreeMap<String, Value> =
+        Algo::all().into_iter().rev().flat_map(|algo| Config::new("cartpole", algo).settings()).collect();
     if json {
         for entry in &envs.all {
             print::out(&json!({"event": "environment", "name": entry.name, "about": entry.about}).to_string());
@@ -23,9 +27,10 @@ pub(crate) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
             print::out(&json!({"event": "workload", "name": name}).to_string());
         }
         for key in config::keys() {
-            print::out(
-                &json!({"event": "setting", "name": key.name, "allowed": key.kind.allowed(), "about": key.about()}).to_string(),
-            );
+            let (allowed, default) = (key.kind.allowed(), defaults.get(key.name));
+            let setting =
+                json!({"event": "setting", "name": key.name, "allowed": allowed, "default": default, "about": key.about()});
+            print::out(&setting.to_string());
         }
         print::out(&json!({"event": "list"}).to_string());
         return Ok(ExitCode::SUCCESS);
@@ -48,7 +53,8 @@ pub(crate) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     }
     print::out("\nsettings (--set KEY=VALUE, or in a TOML file)");
     for key in config::keys() {
-        print::out(&format!("  {:<24} {}; {}", key.name, key.about(), key.kind.allowed()));
+        let default = defaults.get(key.name).map(|default| format!("; default {default}")).unwrap_or_default();
+        print::out(&format!("  {:<24} {}; {}{default}", key.name, key.about(), key.kind.allowed()));
     }
     Ok(ExitCode::SUCCESS)
 }

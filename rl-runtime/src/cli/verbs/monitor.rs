@@ -54,25 +54,23 @@ pub(crate) fn run(args: &MonitorArgs, json: bool) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the latest row as JSON, again and again until the run ends.
-///
-/// Rows between two looks are skipped.
+/// Prints the latest row as JSON, and all later ones until the run ends.
 fn follow(run: &Path, mut recorded: Recorded, steps: u64) {
     signals::listen();
+    recorded.forget_all_but_last(1);
     let print = |recorded: &mut Recorded| {
-        let mut object = json!({"event": "monitor", "run": run.display().to_string(), "steps": steps});
-        recorded.latest().for_each(|(name, value)| object[name] = Value::from(value));
-        print::out(&object.to_string());
-        recorded.forget_all_but_last(0);
+        recorded.take_named(|values| {
+            let mut object = json!({"event": "monitor", "run": run.display().to_string(), "steps": steps});
+            values.for_each(|(name, value)| object[name] = Value::from(value));
+            print::out(&object.to_string());
+        });
     };
     print(&mut recorded);
     loop {
         // Rows that a run writes before it ends are read after it has ended.
         let ends = interrupt::requested() || !run_dir::is_in_use(run);
         let _ = recorded.refresh();
-        if !recorded.is_empty() {
-            print(&mut recorded);
-        }
+        print(&mut recorded);
         if ends {
             return;
         }

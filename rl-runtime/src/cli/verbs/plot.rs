@@ -68,7 +68,8 @@ pub(crate) fn run(args: &PlotArgs, json: bool) -> Result<ExitCode, Error> {
             }
         }
         let config = settings(run).ok();
-        match groups.iter_mut().find(|group| same(group.config.as_ref(), config.as_ref())) {
+        let same = |group: &Group| group.config.as_ref().zip(config.as_ref()).is_some_and(|(a, b)| a.differs_by_seed(b));
+        match groups.iter_mut().find(|group| same(group)) {
             Some(group) => group.runs.push(recorded),
             None => groups.push(Group { name: name(run), config, runs: vec![recorded] }),
         }
@@ -103,13 +104,6 @@ impl Group {
 fn name(run: &Path) -> String {
     let run = std::path::absolute(run).unwrap_or_else(|_| run.into());
     run.file_name().map_or_else(|| run.display().to_string(), |name| name.to_string_lossy().into_owned())
-}
-
-/// True if two runs differ in their seed only.
-fn same(a: Option<&Config>, b: Option<&Config>) -> bool {
-    let (Some(a), Some(mut b)) = (a, b.cloned()) else { return false };
-    b.run.seed = a.run.seed;
-    a.differences(&b).is_empty()
 }
 
 /// Returns the curve of runs over a column; empty if none has a return there.

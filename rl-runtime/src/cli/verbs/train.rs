@@ -18,7 +18,7 @@ use crate::cli::trust::Choice;
 use crate::config::budget::Budget;
 use crate::config::{Layers, resumable};
 use crate::file::{Draft, MAX_FILE, read_small};
-use crate::report::profile::Profile;
+use crate::report::profile::{MAX_SPANS, Profile};
 use crate::run::assemble::fit_batch;
 use crate::run::resume::{Resumed, Source};
 use crate::run::run_dir::RunDir;
@@ -349,6 +349,10 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
     let outcome = training.run(&dir, &mut |event| report.event(&event));
     if let Some(Err(error)) = timeline.map(|draft| draft.publish(profile.timeline().as_bytes())) {
         report.warn(&format!("no timeline is written: {error}"));
+    }
+    if args.timeline.is_some() && profile.is_cut() {
+        report
+            .warn(&format!("the timeline ends early: it holds the first {} spans of a thread", print::grouped(MAX_SPANS as u64)));
     }
     let outcome = outcome?;
     if args.profile || config.mode() != Mode::Sync && outcome.env_steps > 0 {

@@ -284,11 +284,12 @@ mod tests {
         fn values(
             &self,
             obs: ObsSlice<'_>,
+            masks: &[u8],
             _: &[f32],
             values: &mut [f32],
             scratch: &mut Scratch,
         ) -> Result<(), rl_agents::Error> {
-            self.0.values(obs, &[], values, scratch)
+            self.0.values(obs, masks, &[], values, scratch)
         }
 
         fn state_len(&self) -> usize {

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rl_agents::{Acted, Acting, Choice, LearnerKind, Policy, Scratch};
+use rl_agents::{Acted, Acting, Choice, LearnerKind, NetConfig, Policy, Precision, Scratch};
 use rl_envs::wrappers::{Hidden, Wrappers};
 use rl_envs::{ActionSpace, Actions, Dtype, Obs, Purpose, Rng, Space, Spaces, math};
 use rl_policy::write::c::{Sources, TestVectors, c, identifier};
 use rl_policy::{Exported, Layer, Policy as Loaded, write};
 
-use crate::Error;
 use crate::file::Draft;
 use crate::run::checkpoint::opened::SavedPolicy;
+use crate::{Config, Error};
 
 /// Number of checked observations.
 const N_CHECKED: usize = 64;
@@ -116,17 +116,29 @@ pub fn export(saved: &SavedPolicy, form: Export, out: Option<&Path>) -> Result<E
     if exported.all_layers().any(|layer| layer.weight.iter().chain(&layer.bias).any(|x| !x.is_finite())) {
         return Err(Error::config(format!("{of}: the policy has parameters that are not finite")));
     }
-    if config.env.wrappers.hide == Hidden::Velocities {
-        ignore(&mut exported, spaces.obs.velocities());
+    if exported.all_layers().any(|layer| layer.weight.len() > rl_policy::MAX_LEN) {
+        let most = rl_policy::MAX_LEN;
+        return Err(Error::config(format!("{of}: a layer has more than {most} weights, the most that can be exported")));
     }
     exported.about = about(saved);
-    let file = write::file(&exported);
-    let loaded = match Loaded::new(&file) {
-        Ok(loaded) if fits(&spaces, &loaded) => loaded,
-        _ => return Err(Error::config(format!("{of}: the parts of its Policy::exported do not fit together"))),
-    };
+    let unfit = || Error::config(format!("{of}: the parts of its Policy::exported do not fit together"));
+    let mut file = write::file(&exported);
+    if config.env.wrappers.hide == Hidden::Velocities {
+        Loaded::new(&file).map_err(|_| unfit())?;
+        ignore(&mut exported, spaces.obs.velocities());
+        file = write::file(&exported);
+    }
+    let loaded = Loaded::new(&file).ok().filter(|loaded| fits(&spaces, loaded)).ok_or_else(unfit)?;
     let drawn = Drawn::new(&spaces, &loaded);
-    let [n_differing, n_far] = drawn.n_differing(&**policy, &spaces, &loaded);
+    // A policy computes in f32 elsewhere, whatever products are rounded to here.
+    let in_f32 = match config.net.precision {
+        Precision::F32 => None,
+        _ => {
+            let net = NetConfig { precision: Precision::F32, ..config.net.clone() };
+            Some(Config { net, ..config.clone() }.policy(entry, &policy.weights().into())?)
+        }
+    };
+    let [n_differing, n_far] = drawn.n_differing(in_f32.as_deref().unwrap_or(&**policy), &spaces, &loaded);
     if n_far > 0 {
         let why = "the exported policy would act differently; nothing is written";
         return Err(Error::config(format!("{of}: {why} ({n_far} of {N_CHECKED} random observations)")));
@@ -172,6 +184,9 @@ fn notes(SavedPolicy { config, .. }: &SavedPolicy, n_differing: usize) -> Vec<St
                 format!("{why}, the exported policy sums as the tile kernel does")
             }
         });
+    }
+    if config.net.precision != Precision::F32 {
+        notes.push("this run rounds what it multiplies (precision), the exported policy does not".to_string());
     }
     let Wrappers { action_repeat, pixels, time_limit, .. } = config.env.wrappers;
     let setting = |key: &str| config.env.settings.get(key);
@@ -298,17 +313,19 @@ impl Drawn {
                 let row = vectors[i * a..(i + 1) * a].iter().zip(low.iter().zip(high));
                 let row = row.map(|(x, (low, high))| math::clamp(*x, *low, *high));
                 let pairs: Vec<_> = row.zip(vector.iter().copied()).collect();
-                let is_far = |(x, y): &(f32, f32)| (x - y).abs() > ROUNDING * x.abs().max(1.0);
+                let is_far = |(x, y): &(f32, f32)| !are_near(*x, *y);
                 (pairs.iter().any(|(x, y)| x.to_bits() != y.to_bits()), pairs.iter().any(is_far))
             } else {
+                let mut before = memory.clone();
                 let action = rl_policy::Action::Discrete(&mut choices);
                 loaded.act(obs, mask, greedy, &mut memory, action).expect("the policy's own spaces");
                 let sizes = match &spaces.actions {
                     ActionSpace::MultiDiscrete { sizes } => sizes.clone(),
                     _ => vec![a as u32],
                 };
-                let differs = choices.iter().zip(sizes).fold(0, |number, (choice, n)| number * n + choice) != discrete[i];
-                (differs, differs)
+                let differs = choices.iter().zip(&sizes).fold(0, |number, (choice, n)| number * n + choice) != discrete[i];
+                let outputs = loaded.outputs(obs, &mut before).expect("the policy's own spaces");
+                (differs, differs && !is_tie(outputs, &sizes, &choices, discrete[i]))
             };
             n_differing += usize::from(differs);
             n_far += usize::from(is_far);
@@ -329,6 +346,23 @@ impl Drawn {
     }
 }
 
+/// True if two outputs are equal up to rounding.
+fn are_near(x: f32, y: f32) -> bool {
+    (x - y).abs() <= ROUNDING * x.abs().max(1.0)
+}
+
+/// True if rounding decides between two actions.
+///
+/// Their outputs are near in each head. `number` is an action in mixed radix, the last head the fastest.
+fn is_tie(outputs: &[f32], sizes: &[u32], choices: &[u32], mut number: u32) -> bool {
+    let mut end = sizes.iter().map(|&n| n as usize).sum::<usize>();
+    sizes.iter().zip(choices).rev().all(|(&n, &choice)| {
+        let other = number % n;
+        (number, end) = (number / n, end - n as usize);
+        are_near(outputs[end + choice as usize], outputs[end + other as usize])
+    })
+}
+
 /// Draws element `j` of an observation, within its bounds or 20 of them.
 fn number(obs: &Space, j: usize, rng: &mut Rng) -> f32 {
     match obs.categories().get(j) {
@@ -337,5 +371,23 @@ fn number(obs: &Space, j: usize, rng: &mut Rng) -> f32 {
             let low = obs.low()[j].max(-10.0).min(obs.high()[j]);
             rng.uniform_in(low, obs.high()[j].min(low + 20.0))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_action_differs_by_rounding_where_the_outputs_of_each_head_are_near() {
+        let outputs = [1.0, 1.00001, 3.0, 0.5, 0.50001, 0.2];
+        for (number, is_near) in [(4, true), (0, true), (3, true), (8, false), (5, false)] {
+            // Heads of 3 and of 3 choices, of which the greatest are 2 and 1.
+            let near_first = [1.0, 1.00001, 0.0, 0.5, 0.50001, 0.2];
+            assert_eq!(is_tie(&near_first, &[3, 3], &[1, 1], number), is_near, "{number}");
+        }
+        assert!(!is_tie(&outputs, &[3, 3], &[2, 1], 4), "another choice of the first head");
+        assert!(!is_tie(&[f32::NAN, 0.0], &[2], &[1], 0));
+        assert!(are_near(1e6, 1e6 + 50.0) && !are_near(0.0, 2e-4) && !are_near(f32::NAN, f32::NAN));
     }
 }

@@ -14,6 +14,9 @@ use super::workers::Workers;
 use crate::interrupt;
 use crate::pipeline::faults::{FaultConfig, Restarts, backoff};
 
+/// Interval at which a wait looks for an interrupt.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Seed of an environment in a batch with `seed`, after `step` lifetime steps.
 ///
 /// ```
@@ -144,7 +147,9 @@ impl WorkerVecEnv {
         let (k, now, config) = (self.shape.k, Instant::now(), &self.config);
         let last = self.first_env as usize + k - 1;
         let which = match failure {
-            Failure::Raised(raised) if let Some(env) = raised.env => format!("environment {}", self.first_env + env),
+            Failure::Raised(raised) if let Some(env) = raised.env.filter(|env| (*env as usize) < k) => {
+                format!("environment {}", self.first_env + env)
+            }
             _ if k == 1 => format!("environment {last}"),
             _ => format!("environments {} to {last}", self.first_env),
         };
@@ -157,7 +162,6 @@ impl WorkerVecEnv {
             return Err(Error::Outside(format!("the worker of {which} fails in the same way after a restart: {failure}")));
         }
         self.last = repeats;
-        let attempt = self.restarts.len();
         if !self.restarts.allow(now, config) {
             self.workers.report(&which, failure, log, "its worker was restarted too often");
             return Err(Error::Outside(format!("the worker of {which} was restarted too often, last because: {failure}")));
@@ -166,9 +170,14 @@ impl WorkerVecEnv {
         self.waiting.fill(false);
         self.faults.clear();
         self.faults.extend((0..k).map(|i| (i, failure.to_string())));
+        // Those of the last ten minutes, with this one.
+        let attempt = self.restarts.len() - 1;
         if attempt > 0 {
             let uniform = rng::uniform(rng::block(self.seed, self.first_env, self.steps, Purpose::Retry, attempt)[0]);
-            std::thread::sleep(backoff(config, attempt - 1, uniform));
+            let until = now + backoff(config, attempt - 1, uniform);
+            while Instant::now() < until && !interrupt::drops_rollouts() {
+                std::thread::sleep(until.saturating_duration_since(Instant::now()).min(LOOK));
+            }
         }
         Ok(())
     }

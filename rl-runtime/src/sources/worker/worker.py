@@ -247,10 +247,17 @@ def writer(space, row):
                 obs = fitting(obs)
             view[...] = obs
 
+        def write_bytes(obs):
+            write_box(obs)
+            if getattr(obs, "dtype", None) != np.uint8 and not np.array_equal(view, obs):  # 0.5 is cut to 0, and 300 to 44
+                raise ValueError(f"{np.asarray(obs).dtype} that are no integers from 0 to 255, instead of uint8")
+
         def write_scaled(obs):  # a picture among numbers
             np.divide(fitting(obs), np.float32(most_of_byte), out=view)
 
-        return write_scaled if is_picture(space) and space.dtype == np.uint8 and row.dtype != np.uint8 else write_box
+        if row.dtype == np.uint8:
+            return write_bytes
+        return write_scaled if is_picture(space) and space.dtype == np.uint8 else write_box
     if has_vocabulary(space):
         texts = vocabulary(space)
 

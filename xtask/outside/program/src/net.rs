@@ -66,7 +66,14 @@ impl Policy for Net {
         acted.choose(&acting, &logits.contiguous()?.flatten_all()?.to_vec1()?)
     }
 
-    fn values(&self, obs: ObsSlice<'_>, _: &[f32], values: &mut [f32], _: &mut Scratch) -> std::result::Result<(), Error> {
+    fn values(
+        &self,
+        obs: ObsSlice<'_>,
+        _: &[u8],
+        _: &[f32],
+        values: &mut [f32],
+        _: &mut Scratch,
+    ) -> std::result::Result<(), Error> {
         if !values.is_empty() {
             let params = Tensor::from_slice(&self.params, self.params.len(), &Device::Cpu)?;
             values.copy_from_slice(&self.forward(&params, obs)?.1.to_vec1()?);
