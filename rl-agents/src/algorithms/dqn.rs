@@ -839,9 +839,8 @@ mod tests {
         let (batch, d) = (batch.columns(), obs.len());
         let (ObsSlice::F32(obs), ObsSlice::F32(next_obs)) = (batch.obs, batch.next_obs) else { panic!("f32") };
         let row = |i: usize| {
-            let numbers = obs[i * d..][..d].iter().chain(&next_obs[i * d..][..d]).chain([&batch.rewards[i], &batch.discounts[i]]);
-            let priority = agent.experience.priority(batch.indices[i]);
-            let numbers = numbers.chain([&priority]);
+            let numbers = [batch.rewards[i], batch.discounts[i], agent.experience.priority(batch.indices[i])];
+            let numbers = obs[i * d..][..d].iter().chain(&next_obs[i * d..][..d]).chain(&numbers);
             numbers.map(|x| x.to_bits()).collect()
         };
         let mut rows: Vec<Vec<u32>> = (0..batch.rewards.len()).map(row).collect();
@@ -870,7 +869,10 @@ mod tests {
                     if (priority - error).abs() < 1e-5 {
                         n_equal += 1;
                     } else {
-                        assert!(priority >= 1.0, "{priority} for an error of {error}: no episode was truncated here");
+                        assert!(
+                            priority >= 1.0,
+                            "{priority} for an error of {error}, and not the largest, as after a truncation"
+                        );
                         n_largest += 1;
                     }
                 }

@@ -116,7 +116,7 @@ fn warn(n_envs: usize) -> OnFault {
 impl<E: BlockingEnv> BlockingEnvs<E> {
     /// Starts `n_envs` environments, made by `make`, with randomness from `seed`.
     ///
-    /// They begin their first episodes when events are first waited for. Each gives a `Started` event. Faults are reported on
+    /// The first wait for events begins their first episodes. Each environment gives a `Started` event. Faults are reported on
     /// stderr, for each environment the first, second, fourth and so on; [`BlockingEnvs::on_fault`] replaces that report.
     ///
     /// # Errors
