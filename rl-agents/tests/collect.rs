@@ -6,13 +6,13 @@ use std::ops::ControlFlow;
 
 use rl_agents::settings::OnNonfinite;
 use rl_agents::{
-    A2c, A2cConfig, Acted, Acting, ActorCritic, Agent, Anomaly, Collector, CollectorState, Dqn, DqnConfig, EvalConfig,
-    LearnerKind, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Scratch, Weights, evaluate, evaluate_with,
+    A2c, A2cConfig, Acted, Acting, ActorCritic, Agent, Anomaly, Collector, CollectorState, Dqn, DqnConfig, Episode, EvalConfig,
+    LearnerKind, MemoryKind, NetConfig, Policy, Ppo, PpoConfig, QNetwork, Scratch, Weights, evaluate, evaluate_with,
 };
 use rl_buffer::{ObsSlice, Rollout};
 use rl_envs::wrappers::{EpisodeStats, RewardClip};
 use rl_envs::{
-    Action, ActionSpace, Canvas, Env, Error, Obs, ObsSliceMut, Pool, Rng, Space, Step, StepSlicesMut, SyncVecEnv, VecEnv,
+    Action, ActionSpace, Canvas, Env, Error, Obs, ObsSliceMut, Pool, Rng, Space, Step, StepSlicesMut, Steps, SyncVecEnv, VecEnv,
 };
 
 /// A walk on a line that pays 1 for every step right, and ends at x = 3, if ever.
@@ -546,12 +546,15 @@ fn no_environment_of_the_catalog_misbehaves() {
 
 /// Two environments in one process, one of which observes NaN once.
 ///
-/// The process is lost, and both episodes with it, at a restart or at a repeated step.
+/// The process is lost, and both episodes with it, at a restart or at a repeated step. Episodes take 5 steps; a game of two lives
+/// has two.
 struct Lost {
     obs: Space,
     actions: ActionSpace,
     t: [u32; 2],
-    is_sick: bool,
+    lives: u32,
+    goes_on: [bool; 2],
+    sick_at: u32,
     at_restart: bool,
     at_repeat: bool,
     faults: Vec<(usize, String)>,
@@ -559,8 +562,9 @@ struct Lost {
 
 impl Lost {
     fn new(at_restart: bool, at_repeat: bool) -> Self {
-        let (obs, actions) = (Space::vector(&[0.0], &[9.0]), ActionSpace::Discrete { n: 2, masked: false });
-        Self { obs, actions, t: [0; 2], is_sick: true, at_restart, at_repeat, faults: Vec::new() }
+        let (obs, actions) = (Space::vector(&[0.0], &[10.0]), ActionSpace::Discrete { n: 2, masked: false });
+        let (t, lives, goes_on, sick_at) = ([0; 2], 1, [false; 2], 3);
+        Self { obs, actions, t, lives, goes_on, sick_at, at_restart, at_repeat, faults: Vec::new() }
     }
 
     fn lose(&mut self, all: &[usize]) {
@@ -572,15 +576,16 @@ impl Lost {
     fn advance(&mut self, i: usize, row: usize, steps: &mut StepSlicesMut<'_>) {
         let Obs::F32(obs) = &mut steps.obs else { panic!("f32") };
         self.t[i] += 1;
-        let is_sick = i == 0 && self.t[0] == 3 && std::mem::take(&mut self.is_sick);
-        let ended = self.t[i] == 5;
-        self.t[i] %= 5;
-        obs[row] = if is_sick { f32::NAN } else { self.t[i] as f32 };
-        (steps.rewards[row], steps.terminated[row], steps.truncated[row]) = (1.0, u8::from(ended), 0);
+        let is_sick = i == 0 && self.t[0] == self.sick_at && std::mem::take(&mut self.sick_at) != 0;
+        let ended = self.t[i].is_multiple_of(5);
         if ended {
             let Obs::F32(final_obs) = &mut steps.final_obs else { panic!("f32") };
-            final_obs[row] = 5.0;
+            final_obs[row] = self.t[i] as f32;
         }
+        self.goes_on[i] = ended && self.t[i] < 5 * self.lives;
+        self.t[i] %= 5 * self.lives;
+        obs[row] = if is_sick { f32::NAN } else { self.t[i] as f32 };
+        (steps.rewards[row], steps.terminated[row], steps.truncated[row]) = (1.0, u8::from(ended), 0);
     }
 }
 
@@ -618,10 +623,14 @@ impl VecEnv for Lost {
         &self.faults
     }
 
+    fn goes_on(&self, i: usize) -> bool {
+        self.goes_on[i]
+    }
+
     fn restart(&mut self, i: usize, obs: ObsSliceMut<'_>, _: Option<&mut [u8]>) -> Result<(), Error> {
         let Obs::F32(obs) = obs else { panic!("f32") };
         self.faults.retain(|(j, _)| *j != i);
-        self.t[i] = 0;
+        (self.t[i], self.goes_on[i]) = (0, false);
         obs[0] = 0.0;
         if std::mem::take(&mut self.at_restart) {
             self.lose(&[1 - i]);
@@ -671,4 +680,40 @@ fn a_process_that_is_lost_while_a_number_is_mended_is_a_fault_of_all_its_environ
         let [cut, whole] = [&played.episodes[0], &played.episodes[1]];
         assert_eq!((played.cut, cut.length, whole.length, whole.episode_return), (1, 2, 5, 5.0), "no episode is two");
     }
+}
+
+#[test]
+fn the_loss_of_a_life_ends_an_episode_that_is_learnt_from_and_no_game() {
+    let game = |sick_at| Lost { lives: 2, sick_at, ..Lost::new(false, false) };
+    let net = NetConfig { memory: MemoryKind::Gru, ..NetConfig::default() };
+    let policy = ActorCritic::new(&game(0).obs, &game(0).actions, &net, 3).unwrap();
+    let collect = |sick_at, n_steps| {
+        let collector = Collector::of(vec![Box::new(game(sick_at))], &Pool::new(1).unwrap(), 5).unwrap();
+        let mut collector = collector.with_on_nonfinite(OnNonfinite::Truncate);
+        collector.remember(policy.state_len());
+        let mut rollout = collector.rollout(n_steps).unwrap();
+        let episodes = collector.collect(&policy, &mut rollout).unwrap();
+        let mut ends = rollout.final_at().to_vec();
+        ends.sort_unstable();
+        let flags = (0..n_steps).map(|t| rollout.terminated()[[t, 0]] + 2 * rollout.truncated()[[t, 0]]);
+        let of_first: Vec<_> = (0..).zip(flags).filter(|(_, flags)| *flags != 0).collect();
+        (episodes, ends, of_first)
+    };
+    let whole = Episode { episode_return: 10.0, length: 10 };
+    let (episodes, ends, of_first) = collect(0, 12);
+    assert_eq!((episodes, ends), (vec![whole; 2], vec![(4, 0), (4, 1), (9, 0), (9, 1)]));
+    assert_eq!(of_first, [(4, 1), (9, 1)]);
+    // The step after a lost life fails: the game is dropped, and its episode has ended before.
+    let (episodes, ends, of_first) = collect(6, 11);
+    assert_eq!((episodes, ends), (vec![whole], vec![(4, 0), (4, 1), (9, 0), (9, 1)]));
+    assert_eq!(of_first, [(4, 1), (9, 1)]);
+
+    let played = evaluate_with(&policy, &mut game(0), &EvalConfig::new(0), &mut |_, _| ControlFlow::Continue(())).unwrap();
+    assert_eq!((played.episodes, played.cut), (vec![whole; 2], 0));
+    let mut stats = EpisodeStats::new(game(0));
+    let mut steps = Steps::new(&stats);
+    stats.reset(0, &mut steps).unwrap();
+    (0..12).for_each(|_| stats.step(&mut steps).unwrap());
+    let lengths: Vec<_> = stats.take_finished().iter().map(|episode| episode.length).collect();
+    assert_eq!(lengths, [10, 10]);
 }

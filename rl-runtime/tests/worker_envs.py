@@ -531,3 +531,32 @@ class Grey(Unscaled):
 
     def observe(self):
         return self.np_random.integers(0, 256, self.observation_space.shape, np.uint8)
+
+
+class Lives(gym.Env):
+    """A game of 11 steps that observes its step, with an emulator that counts three lives; for one step it knows of none."""
+
+    observation_space = spaces.Box(0, 255, (4, 4), np.uint8)
+    action_space = spaces.Discrete(2)
+    LIVES = [3, 3, 3, 2, 2, 0, 2, 1, 1, 1, 1, 0]
+
+    def __init__(self):
+        self.ale, self.t = self, 0
+
+    def lives(self):
+        return self.LIVES[self.t]
+
+    def observe(self):
+        return np.full((4, 4), self.t, np.uint8)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.observe(), 2.0, self.t == 11, False, {}
+
+
+gym.register("Lives-v0", Lives, disable_env_checker=True)

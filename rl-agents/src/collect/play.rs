@@ -149,7 +149,7 @@ pub fn evaluate_with(
             episode.length += 1;
         }
         for (i, over) in over.iter_mut().enumerate() {
-            *over |= steps.done(i);
+            *over |= steps.done(i) && !envs.goes_on(i);
             if steps.done(i) {
                 memory.state_mut(i).fill(0.0);
             }

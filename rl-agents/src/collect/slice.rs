@@ -25,7 +25,7 @@ pub struct Episode {
     pub length: u32,
 }
 
-/// End of an episode: t, n of all N, the episode unless it was dropped.
+/// End of an episode: t, n of all N, the episode unless dropped or continued.
 pub(crate) type End = (usize, usize, Option<Episode>);
 
 /// Ends of episodes in a rollout.
@@ -279,7 +279,8 @@ impl Slice {
                 episode.episode_return += f64::from(self.raw_rewards[i]);
                 episode.length += 1;
                 if step.terminated[i] | step.truncated[i] == 1 {
-                    let end = (t, self.first_env + i, Some(std::mem::take(episode)));
+                    let whole = (!self.envs.goes_on(i)).then(|| std::mem::take(episode));
+                    let end = (t, self.first_env + i, whole);
                     let state = self.memory.state_mut(i);
                     self.ends.push(end, final_obs.row(i, d), &final_masks[i * a..(i + 1) * a], state);
                     state.fill(0.0);
@@ -459,6 +460,9 @@ impl Slice {
         if t == 0 {
             self.ends.cut_before = true;
             return;
+        }
+        if columns.steps.terminated[[t - 1, i]] == 1 {
+            return; // it has ended for learning
         }
         columns.steps.truncated[[t - 1, i]] = 1;
         let (masks, n) = (columns.masks(t), self.envs.n_envs());

@@ -152,6 +152,11 @@ impl<V: VecEnv> VecEnv for PooledVecEnv<V> {
         }
     }
 
+    fn goes_on(&self, env_idx: usize) -> bool {
+        let (slice, env_idx) = self.slice_of(env_idx);
+        self.slices[slice].goes_on(env_idx)
+    }
+
     fn render(&self, env_idx: usize, canvas: &mut Canvas) {
         let (slice, env_idx) = self.slice_of(env_idx);
         self.slices[slice].render(env_idx, canvas);

@@ -77,8 +77,8 @@ impl<V: VecEnv> VecEnv for EpisodeStats<V> {
         let ends = steps.terminated.iter().zip(&*steps.truncated).map(|(terminated, truncated)| terminated | truncated != 0);
         self.raw.copy_from_slice(steps.rewards);
         self.envs.raw_rewards(&mut self.raw);
-        for ((episode, &reward), done) in self.running.iter_mut().zip(&self.raw).zip(ends) {
-            count(episode, reward, done, &mut self.finished);
+        for (i, ((episode, &reward), ended)) in self.running.iter_mut().zip(&self.raw).zip(ends).enumerate() {
+            count(episode, reward, ended && !self.envs.goes_on(i), &mut self.finished);
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl<V: VecEnv> VecEnv for EpisodeStats<V> {
         self.envs.repeat_step(env_idx, steps.view_mut())?;
         self.raw[env_idx] = steps.rewards[0];
         self.envs.raw_rewards(&mut self.raw);
-        let done = steps.terminated[0] | steps.truncated[0] != 0;
+        let done = steps.terminated[0] | steps.truncated[0] != 0 && !self.envs.goes_on(env_idx);
         count(&mut self.running[env_idx], self.raw[env_idx], done, &mut self.finished);
         Ok(())
     }

@@ -96,6 +96,16 @@ pub trait VecEnv: Send {
     /// A wrapper may have changed the rewards: statistics of a batch with clipped rewards count the rewards before clipping.
     fn raw_rewards(&self, _rewards: &mut [f32]) {}
 
+    /// True if the last step of `env_idx` ended an episode for learning alone.
+    ///
+    /// After the loss of a life, for instance, the game continues: statistics count whole games. By default never.
+    ///
+    /// # Panics
+    /// If there is no environment `env_idx`.
+    fn goes_on(&self, _env_idx: usize) -> bool {
+        false
+    }
+
     /// Draws one environment: see [`Env::render`].
     ///
     /// If an episode has just ended, it draws the start of the next one.
@@ -150,6 +160,10 @@ macro_rules! inherited {
 
         fn faults(&$self) -> &[(usize, String)] {
             $envs.faults()
+        }
+
+        fn goes_on(&$self, env_idx: usize) -> bool {
+            $envs.goes_on(env_idx)
         }
 
         fn render(&$self, env_idx: usize, canvas: &mut Canvas) {

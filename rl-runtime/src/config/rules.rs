@@ -211,6 +211,14 @@ const RULES: &[Rule] = &[
         }),
     },
     Rule {
+        keys: &["env.episodic_life", "drive"],
+        broken: Env(|config, entry| {
+            let lives = config.env.settings.get("episodic_life").and_then(toml::Value::as_bool) == Some(true);
+            let text = "env.episodic_life is true, but only environments in step count whole games; use drive = lockstep";
+            (lives && may_block(config, entry)).then(|| text.into())
+        }),
+    },
+    Rule {
         keys: &[],
         broken: Env(|config, entry| {
             let broken = may_block(config, entry) && remembers_stacks(config, entry);
@@ -495,6 +503,7 @@ mod tests {
         ),
         ("cartpole", "ppo", "drive='first_come'", 1, "cartpole does not run in worker processes"),
         ("gym:Some-v1", "ppo", "drive='auto' env.reward_clip=1.0", 1, "leave them out"),
+        ("gym:Some-v1", "ppo", "drive='auto' env.episodic_life=true", 1, "count whole games; use drive = lockstep"),
         ("gym:Stacks-v1", "dqn", "drive='first_come'", 1, "of dqn keeps for environments in step only; choose ppo or a2c"),
         ("cartpole", "dqn", "offline='some.steps'", 2, "no environments to share; use mpi = off"),
         ("cartpole", "ppo", "device='cuda:0,1' mpi='actors'", 2, "only one process can have several devices; use mpi = off"),

@@ -209,6 +209,8 @@ impl Hello {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) k: usize,
+    /// True if the loss of a life may end an episode.
+    lives: bool,
     /// Bytes of an observation.
     row: usize,
     /// Bytes of a mask; 0 without masks.
@@ -219,6 +221,9 @@ pub(super) struct Shape {
     obs: usize,
 }
 
+/// Flag of an episode that the loss of a life terminates; the game continues.
+pub(super) const LIFE_LOST: u8 = 2;
+
 /// Bytes of a reply.
 pub(super) struct Answer<'a> {
     shape: &'a Shape,
@@ -226,11 +231,11 @@ pub(super) struct Answer<'a> {
 }
 
 impl Shape {
-    pub(super) fn new(k: usize, Spaces { obs, actions }: &Spaces) -> Self {
+    pub(super) fn new(k: usize, Spaces { obs, actions }: &Spaces, lives: bool) -> Self {
         let row = obs.len() * obs.dtype().size();
         let mask = if actions.masked() { actions.len() } else { 0 };
         let words = if actions.n_discrete().is_some() { 1 } else { actions.len() };
-        Self { k, row, mask, request: 4 + 4 * k * words, obs: (4 + 6 * k + k * mask).next_multiple_of(8) }
+        Self { k, lives, row, mask, request: 4 + 4 * k * words, obs: (4 + 6 * k + k * mask).next_multiple_of(8) }
     }
 
     /// Bytes of a reply without final observations.
@@ -248,16 +253,15 @@ impl Shape {
     /// Only episodes of the environments `stepped` may end.
     pub(super) fn whole_reply(&self, reply: &[u8], stepped: Range<usize>) -> Result<usize, String> {
         let flags = &reply[4 + 4 * self.k..][..2 * self.k];
-        let all = flags.iter().fold(0, |all, flag| all | flag);
-        if all == 0 {
+        if flags.iter().all(|flag| *flag == 0) {
             return Ok(self.reply());
         }
-        if all > 1 {
-            let flag = flags.iter().find(|flag| **flag > 1).unwrap_or(&all);
+        let (terminated, truncated) = flags.split_at(self.k);
+        let is_known = |(i, &flag): (usize, &u8)| flag <= 1 || flag == LIFE_LOST && self.lives && i < self.k && truncated[i] == 0;
+        if let Some((_, flag)) = flags.iter().enumerate().find(|&flag| !is_known(flag)) {
             return Err(format!("a flag is {flag}; it must be 0 or 1"));
         }
-        let (terminated, truncated) = flags.split_at(self.k);
-        let ended = || (0..self.k).filter(|&i| terminated[i] | truncated[i] == 1);
+        let ended = || (0..self.k).filter(|&i| terminated[i] | truncated[i] != 0);
         match ended().find(|i| !stepped.contains(i)) {
             Some(i) => Err(format!("the episode of its environment {i} ends without a step")),
             None => Ok(self.reply() + ended().count() * (self.row + self.mask)),
@@ -271,7 +275,7 @@ impl Shape {
         }
         let answer = self.read(reply);
         let [terminated, truncated] = answer.flags();
-        let ended: Vec<usize> = (0..self.k).filter(|&i| terminated[i] | truncated[i] == 1).collect();
+        let ended: Vec<usize> = (0..self.k).filter(|&i| terminated[i] | truncated[i] != 0).collect();
         let next = answer.masks(0, self.k).chunks(self.mask).enumerate().map(|(i, mask)| (i, mask, true));
         let last = reply[self.reply() + ended.len() * self.row..].chunks(self.mask).zip(&ended);
         // After the end of a game there may be no action.

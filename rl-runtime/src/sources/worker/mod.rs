@@ -71,6 +71,10 @@ rl_agents::settings! {
         ///
         /// By the mean of the area, which needs OpenCV.
         resize: usize = 0, Kind::Int(0, 1 << 12);
+        /// gym: ends an episode of ALE's games for learning with each life.
+        ///
+        /// Returns and evaluations are those of whole games.
+        episodic_life: bool = false, Kind::Bool;
     }
 }
 
@@ -131,14 +135,15 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     let kwargs = if options.kwargs.is_empty() { "{}" } else { &options.kwargs };
     let bad = |error| Error::config(format!("env.kwargs is {kwargs}; it must be a JSON object: {error}"));
     let kwargs: Map<String, Value> = serde_json::from_str(kwargs).map_err(bad)?;
-    let WorkerConfig { keys, atari_preprocessing, float_images, normalize_images, grayscale, resize } = &options.settings;
+    let WorkerConfig { keys, atari_preprocessing, float_images, normalize_images, grayscale, resize, episodic_life } =
+        &options.settings;
     let Wrappers { time_limit, action_repeat, .. } = options.wrappers;
     let keys: Vec<_> = keys.split(',').map(str::trim).filter(|key| !key.is_empty()).collect();
     let ask = json!({
         "protocol": PROTOCOL, "id": id, "kwargs": kwargs, "path": options.path, "render": options.render,
         "spin_us": WORKER_SPIN_US, "keys": keys, "normalize_images": normalize_images,
         "atari_preprocessing": atari_preprocessing, "float_images": float_images, "grayscale": grayscale, "resize": resize,
-        "time_limit": time_limit, "action_repeat": action_repeat,
+        "time_limit": time_limit, "action_repeat": action_repeat, "episodic_life": episodic_life,
     });
     let Value::Object(ask) = ask else { unreachable!("an object") };
     let start_timeout = options.start_timeout.unwrap_or(START_TIMEOUT);
@@ -163,6 +168,7 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
         wrappers,
         ask,
         spaces,
+        lives: *episodic_life,
         path,
         rss,
         config: Mutex::new(config),

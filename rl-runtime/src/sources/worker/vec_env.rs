@@ -8,7 +8,7 @@ use rl_envs::{
 };
 use serde_json::json;
 
-use super::messages::{Answer, BEGIN, RENDER, RESTART, STEP, STEP_ONE, Shape};
+use super::messages::{Answer, BEGIN, LIFE_LOST, RENDER, RESTART, STEP, STEP_ONE, Shape};
 use super::process::{Failure, Limit, Process};
 use super::workers::Workers;
 use crate::interrupt;
@@ -47,6 +47,8 @@ pub(super) struct WorkerVecEnv {
     ///
     /// Every reply of that process has its first observation.
     waiting: Vec<bool>,
+    /// True for games that went on after the loss of a life in their last step, (k).
+    lost_lives: Vec<bool>,
     faults: Vec<(usize, String)>,
     restarts: Restarts,
     /// Last exception or violation, until a step succeeds.
@@ -58,7 +60,7 @@ pub(super) struct WorkerVecEnv {
 impl WorkerVecEnv {
     /// Takes a process for the environments `range` of a larger batch.
     pub(super) fn new(workers: &'static Workers, range: Range<usize>) -> Result<Self, Error> {
-        let shape = Shape::new(range.len(), &workers.spaces);
+        let shape = Shape::new(range.len(), &workers.spaces, workers.lives);
         Ok(Self {
             process: Some(workers.process().map_err(|failure| Error::Outside(failure.to_string()))?),
             workers,
@@ -68,6 +70,7 @@ impl WorkerVecEnv {
             request: vec![0; shape.request],
             reply: vec![0; shape.longest_reply()],
             waiting: vec![false; shape.k],
+            lost_lives: vec![false; shape.k],
             faults: Vec::with_capacity(shape.k),
             restarts: Restarts::default(),
             last: None,
@@ -183,14 +186,16 @@ impl WorkerVecEnv {
     }
 
     /// Copies the environments `range` of the reply into their rows.
-    fn outcome(&self, range: Range<usize>, steps: StepSlicesMut<'_>) {
-        let reply = self.answer();
+    fn outcome(&mut self, range: Range<usize>, steps: StepSlicesMut<'_>) {
+        let reply = self.shape.read(&self.reply);
         let (i, n) = (range.start, range.len());
         let d = self.workers.spaces.obs.len();
         let StepSlicesMut { obs, rewards, terminated, truncated, mut final_obs, masks, .. } = steps;
         rewards.iter_mut().zip(reply.rewards().skip(i)).for_each(|(to, from)| *to = from);
         let [over, cut] = reply.flags();
-        terminated.copy_from_slice(&over[range.clone()]);
+        for ((to, lost), &flag) in terminated.iter_mut().zip(&mut self.lost_lives[range.clone()]).zip(&over[range.clone()]) {
+            (*to, *lost) = (flag.min(1), flag == LIFE_LOST);
+        }
         truncated.copy_from_slice(&cut[range.clone()]);
         reply.obs(i, n, obs);
         let mut final_masks = masks.map(|[masks, final_masks]| {
@@ -210,7 +215,8 @@ impl WorkerVecEnv {
     }
 
     /// Writes rows of environments whose process has failed: nothing happened.
-    fn nothing(steps: StepSlicesMut<'_>) {
+    fn nothing(&mut self, steps: StepSlicesMut<'_>) {
+        self.lost_lives.fill(false);
         steps.rewards.fill(0.0);
         steps.terminated.fill(0);
         steps.truncated.fill(0);
@@ -264,7 +270,7 @@ impl VecEnv for WorkerVecEnv {
             }
             Err(failure) => {
                 self.lose(&failure)?;
-                Self::nothing(steps);
+                self.nothing(steps);
             }
         }
         Ok(())
@@ -272,6 +278,10 @@ impl VecEnv for WorkerVecEnv {
 
     fn faults(&self) -> &[(usize, String)] {
         &self.faults
+    }
+
+    fn goes_on(&self, env_idx: usize) -> bool {
+        self.lost_lives[env_idx]
     }
 
     fn restart(&mut self, env_idx: usize, obs: ObsSliceMut<'_>, masks: Option<&mut [u8]>) -> Result<(), Error> {
@@ -288,7 +298,7 @@ impl VecEnv for WorkerVecEnv {
             self.begin()?;
             self.waiting.fill(true);
         }
-        self.waiting[env_idx] = false;
+        (self.waiting[env_idx], self.lost_lives[env_idx]) = (false, false);
         self.faults.retain(|(i, _)| *i != env_idx);
         let reply = self.answer();
         reply.obs(env_idx, 1, obs);
@@ -309,7 +319,7 @@ impl VecEnv for WorkerVecEnv {
             }
             Err(failure) => {
                 self.lose(&failure)?;
-                Self::nothing(steps);
+                self.nothing(steps);
             }
         }
         Ok(())

@@ -17,6 +17,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
 PROTOCOL = 1
 STEP, STEP_ONE, RESTART, BEGIN, RENDER, CLOSE = range(6)  # requests
 REPLY, HELLO, FAILED = 0, 0xA0000000, 0xE0000000  # answers
+LIFE_LOST = 2  # terminated for learning, and the game goes on
 
 
 def read(n):
@@ -546,7 +547,7 @@ def unguarded(env):  # the order of resets and steps is right without a wrapper 
 class Batch:
     """k environments and the memory of their replies."""
 
-    def __init__(self, envs, obs_space, mask_kind):
+    def __init__(self, envs, obs_space, mask_kind, episodic_life):
         k, action_space = len(envs), envs[0].action_space
         about, d = describe(obs_space), size(obs_space)
         element = np.uint8 if about["dtype"] == "u8" else np.float32
@@ -562,6 +563,8 @@ class Batch:
         part = lambda start, end, kind: self.reply[4 + start * k : 4 + end * k].cast(kind)
         self.rewards, self.terminated, self.truncated = part(0, 4, "f"), part(4, 5, "?"), part(5, 6, "?")
         self.flags, self.no_flags = self.reply[4 + 4 * k : 4 + 6 * k], bytes(2 * k)
+        self.ask_lives = [attribute(env, "ale").lives for env in envs] if episodic_life else None
+        self.lives = [0] * k
         self.steps, self.resets = [env.step for env in envs], [env.reset for env in envs]
         self.space, self.mask_kind = envs[0].observation_space, mask_kind
         self.ask_masks = [attribute(env, "action_masks") for env in envs] if mask_kind == MASK_METHOD else None
@@ -583,12 +586,15 @@ class Batch:
             if ends or cut:  # a list of one flag is true, whatever the flag
                 ends, cut = flag("terminated", ends), flag("truncated", cut)
                 terminated[i], truncated[i] = ends, cut
-            if ends or cut:
+            lost = self.ask_lives and not (ends or cut) and self.loses_life(i)
+            if ends or cut or lost:
                 self.write(self.last_writers[i], "step", obs)
                 ended.append(i)
                 if masks:
-                    self.last_masks[i] = 1 if ends else self.legal(i, "step", obs, info)
-                info = self.begin(i, self.resets[i]())
+                    self.last_masks[i] = self.legal(i, "step", obs, info) if cut and not ends else 1
+                if lost:
+                    self.flags[i] = LIFE_LOST
+                info = self.begin(i, (obs, info) if lost else self.resets[i]())
                 continue
             try:
                 writers[i](obs)
@@ -607,9 +613,16 @@ class Batch:
         self.now = i
         self.begin(i, self.resets[i](seed=seed))
 
+    def loses_life(self, i):
+        """True if a game goes on with fewer lives; games of some kinds have none for a few frames."""
+        had, self.lives[i] = self.lives[i], self.ask_lives[i]()
+        return 0 < self.lives[i] < had
+
     def begin(self, i, answer):
-        """Writes what `reset` has returned, and returns its information."""
+        """Writes the first observation of an episode, which `reset` has returned; returns its information."""
         obs, info = pair(answer)
+        if self.ask_lives:
+            self.lives[i] = self.ask_lives[i]()
         self.write(self.writers[i], "reset", obs)
         if self.masks:
             self.masks[i][...] = self.legal(i, "reset", obs, info)
@@ -664,7 +677,7 @@ def picture(env):
     return struct.pack("<III", REPLY, *frame.shape[:2]) + frame.astype(np.uint8).tobytes()
 
 
-def serve(make, envs, seen, mask_kind, spin):
+def serve(make, envs, seen, mask_kind, episodic_life, spin):
     action_space = envs[0].action_space
     discrete = isinstance(action_space, spaces.Discrete)
     multi = isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary))
@@ -693,7 +706,7 @@ def serve(make, envs, seen, mask_kind, spin):
         nonlocal batch, request, what, given, length
         while len(envs) < k:
             envs.append(make())
-        batch, length = Batch(envs[:k], seen, mask_kind), 4 + 4 * k * words
+        batch, length = Batch(envs[:k], seen, mask_kind, episodic_life), 4 + 4 * k * words
         request = bytearray(length)
         what = memoryview(request)[:4].cast("I")
         shape = (k, *action_space.shape)
@@ -777,6 +790,8 @@ def main():
         at = "make"
         env = make()
         check_kind(env)
+        if ask["episodic_life"] and not hasattr(attribute(env, "ale"), "lives"):
+            raise Refused("env.episodic_life is for games of the Arcade Learning Environment, which count lives")
         at = "spaces"
         action = describe_action(env.action_space)
         at = "reset"
@@ -790,7 +805,7 @@ def main():
         write_json(HELLO, {**hello, "observation": describe(seen), "action": action})
     except BaseException as error:
         fail("spaces" if isinstance(error, Refused) else at, error)
-    serve(make, [env], seen, mask_kind, ask["spin_us"] * 1e-6)
+    serve(make, [env], seen, mask_kind, ask["episodic_life"], ask["spin_us"] * 1e-6)
 
 
 main()

@@ -20,6 +20,8 @@ pub(super) struct Workers {
     /// First message to a process, without its parent.
     pub(super) ask: Map<String, Value>,
     pub(super) spaces: Spaces,
+    /// True if the loss of a life ends an episode.
+    pub(super) lives: bool,
     /// Directory in which the first worker has found the environment's module.
     pub(super) path: String,
     /// Resident memory of the first process once it had greeted, in bytes.

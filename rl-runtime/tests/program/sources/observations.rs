@@ -1,10 +1,12 @@
 //! Observations of worker processes: parts, pictures, stacked frames, Atari.
 
+use std::path::Path;
+
 use super::worker::{f32s, numbers, open, train, with_tests};
 use crate::harness::{finish, python, python_with, rl};
 use rl_envs::catalog::Entry;
 use rl_envs::wrappers::Wrappers;
-use rl_envs::{Space, Steps, VecEnv};
+use rl_envs::{ObsRows, ObsSliceMut, RandomActions, Space, Steps, VecEnv};
 use rl_runtime::checkpoint;
 use rl_runtime::worker::{WorkerConfig, WorkerOptions, gym};
 use serde_json::{Value, json};
@@ -118,6 +120,74 @@ fn games_of_atari_are_prepared_unless_their_own_pictures_are_asked_for() {
         error.exit_code() == 2 && error.to_string().contains("frameskip is [2, 5]; env.atari_preprocessing takes every"),
         "{error}"
     );
+}
+
+#[test]
+fn a_lost_life_ends_an_episode_and_returns_are_of_whole_games() {
+    let Some(python) = python() else { return };
+    let settings = WorkerConfig { episodic_life: true, ..WorkerConfig::default() };
+    let open = |id: &str, python: &Path| {
+        gym(id, &WorkerOptions { settings: settings.clone(), python: Some(python.into()), ..WorkerOptions::default() })
+    };
+    let id = "tests.worker_envs:Lives-v0";
+    let mut envs = open(id, &python).unwrap().slices(2, 1, 1).unwrap().remove(0);
+    let (mut steps, mut ends) = (Steps::new(&*envs), Vec::new());
+    envs.reset(7, &mut steps).unwrap();
+    for t in 1..=22 {
+        envs.step(&mut steps).unwrap();
+        let seen = |obs: &ObsRows| numbers(obs, 1, 16)[0];
+        assert_eq!((steps.done(1), steps.truncated[1]), (steps.terminated[1] == 1, 0));
+        if steps.done(1) {
+            ends.push((t, envs.goes_on(1), seen(&steps.final_obs), seen(&steps.obs)));
+        }
+    }
+    let game = [(3, true, 3.0, 3.0), (7, true, 7.0, 7.0), (11, false, 11.0, 0.0)];
+    let games: Vec<_> = game.into_iter().chain(game.map(|(t, goes_on, last, next)| (t + 11, goes_on, last, next))).collect();
+    assert_eq!(ends, games);
+    envs.restart(1, ObsSliceMut::U8(&mut [0; 16]), None).unwrap();
+    assert!(!envs.goes_on(1));
+    let error = open("CartPole-v1", &python).unwrap_err();
+    assert!(error.exit_code() == 2 && error.to_string().contains("env.episodic_life is for games of the Arcade"), "{error}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &str| {
+        let mut command = rl(&args.split(' ').collect::<Vec<_>>());
+        let output = finish(command.env("RL_PYTHON", &python).env("PYTHONPATH", with_tests()).current_dir(dir.path()));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (algo, small) in [
+        ("ppo", "--set ppo.n_steps=20 --set ppo.batch_size=40"),
+        ("dqn", "--set dqn.buffer_size=500 --set dqn.learning_starts=40 --set env.frame_stack=2 --set dqn.n_steps=2"),
+    ] {
+        let train = format!(
+            "train gym:{id} --algo {algo} --steps 400 --envs 2 --set env.episodic_life=true {small} --set hidden=[4] \
+             --set eval_episodes=3 --run-dir {algo} --json"
+        );
+        run(&train);
+        let evaluated: Value = serde_json::from_str(&run(&format!("eval {algo} --episodes 2 --trust --json"))).unwrap();
+        assert_eq!(evaluated["return_mean"], 22.0, "{algo}: {evaluated}");
+        let metrics = std::fs::read_to_string(dir.path().join(algo).join("metrics.csv")).unwrap();
+        let mut rows = metrics.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let names = rows.next().unwrap();
+        let [n, mean, length] = ["time/episodes", "rollout/ep_rew_mean", "rollout/ep_len_mean"]
+            .map(|name| names.iter().position(|other| *other == name).unwrap_or_else(|| panic!("{name} in {names:?}")));
+        let last = rows.last().unwrap();
+        assert_eq!((last[n], last[mean], last[length]), ("36", "22", "11"), "{algo}");
+    }
+
+    let Some(python) = python_with("ale_py, cv2", "RL_REQUIRE_GYM") else { return };
+    let mut envs = open("ALE/Breakout-v5", &python).unwrap().slices(1, 1, 1).unwrap().remove(0);
+    let (mut steps, mut lost, mut games) = (Steps::new(&*envs), 0, 0);
+    envs.reset(3, &mut steps).unwrap();
+    let mut random = RandomActions::new(5, 1, envs.action_space());
+    while games < 2 {
+        random.fill_legal(&mut steps);
+        envs.step(&mut steps).unwrap();
+        lost += u32::from(envs.goes_on(0));
+        games += u32::from(steps.done(0) && !envs.goes_on(0));
+    }
+    assert_eq!(lost, 2 * 4, "a game of Breakout has five lives");
 }
 
 #[test]
