@@ -11,6 +11,7 @@ Needs Python 3.10 with gymnasium, numpy and onnxruntime.
 """
 
 import argparse
+import itertools
 
 import gymnasium
 import numpy as np
@@ -18,21 +19,35 @@ import onnxruntime
 from gymnasium import spaces
 
 
-def flat(space, obs, keys=(), raw_images=False):
-    """Returns an observation as the model reads it: numbers, categories from 0 on, or a picture with its channels in front."""
+def flat(space, obs, keys=(), raw_images=False, change=None):
+    """Returns an observation as the model reads it: numbers, categories from 0 on, or a picture with its channels in front.
+
+    `change` makes pictures of bytes smaller.
+    """
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
         seen = [(key, part) for key, part in parts if key in keys] if keys else [part for part in parts if part[0] != "action_mask"]
         # A training sorts the parts of a Dict that it has taken some out of.
         parts = parts if len(seen) == len(parts) and not keys else sorted(seen, key=lambda part: part[0])
-        return np.concatenate([numbers(part, obs[key], raw_images) for key, part in parts])
+        return np.concatenate([numbers(part, obs[key], raw_images, change) for key, part in parts])
+    if type(space).__name__ == "MissionSpace":
+        return np.array([vocabulary(space)[obs]])
     if isinstance(space, spaces.Text):
-        raise SystemExit("this script does not read texts")
+        raise SystemExit("this script reads no texts but MiniGrid's missions")
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
         return np.ravel(obs - space.start)
     obs = np.asarray(obs)
     is_channels_last = is_picture(space) and obs.ndim == 3 and obs.shape[2] < min(obs.shape[:2])
-    return obs.transpose(2, 0, 1) if is_channels_last else obs
+    obs = obs.transpose(2, 0, 1) if is_channels_last else obs
+    return change(obs if obs.ndim == 3 else obs[None]) if change and is_picture(space) and space.dtype == np.uint8 else obs
+
+
+def vocabulary(space, known={}):
+    """Returns the numbers of all texts of a space."""
+    if id(space) not in known:
+        texts = (space.mission_func(*words) for words in itertools.product(*space.ordered_placeholders or []))
+        known[id(space)] = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    return known[id(space)]
 
 
 def is_picture(space):
@@ -43,10 +58,10 @@ def is_picture(space):
     return most is not None and np.all(space.low == 0) and np.all(space.high == most)
 
 
-def numbers(space, obs, raw_images):
+def numbers(space, obs, raw_images, change):
     """Flattens one part of a Dict or Tuple observation; pictures are scaled unless they stay as they are."""
     is_scaled = is_picture(space) and space.dtype == np.uint8 and not raw_images
-    return np.ravel(flat(space, obs, raw_images=raw_images)).astype(np.float32) / np.float32(255 if is_scaled else 1)
+    return np.ravel(flat(space, obs, raw_images=raw_images, change=change)).astype(np.float32) / np.float32(255 if is_scaled else 1)
 
 
 class Repeated(gymnasium.Wrapper):
@@ -68,7 +83,7 @@ class Repeated(gymnasium.Wrapper):
 
 def smaller(picture, grayscale, size):
     """Returns a picture (channels, rows, columns) as env.grayscale and env.resize make it."""
-    if grayscale:
+    if grayscale and len(picture) == 3:
         picture = np.tensordot([0.2125, 0.7154, 0.0721], picture, 1).astype(np.uint8)[None]
     if size:
         import cv2
@@ -100,14 +115,11 @@ class Policy:
         self.n_choices = mask.shape[1] if mask else 0
         self.state_len = state.shape[1] if state else 0
         self.frames, self.keys, self.raw_images = [], keys, raw_images
-        self.grayscale, self.resize = grayscale, resize
+        self.change = (lambda picture: smaller(picture, grayscale, resize)) if grayscale or resize else None
 
     def act(self, obs, info, env, first):
         """Returns the action for an observation; the first frame of an episode fills the stack, and its state is zeros."""
-        frame = flat(env.observation_space, obs, self.keys, self.raw_images)
-        if self.grayscale or self.resize:
-            frame = smaller(frame if frame.ndim == 3 else frame[None], self.grayscale, self.resize)
-        frame = frame.astype(self.dtype)
+        frame = flat(env.observation_space, obs, self.keys, self.raw_images, self.change).astype(self.dtype)
         self.frames = [frame] * self.n_frames if first else [*self.frames[1:], frame]
         feed = {"obs": np.stack(self.frames).reshape(1, *self.shape)}
         if self.n_choices:

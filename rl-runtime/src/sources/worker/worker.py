@@ -392,9 +392,9 @@ def with_wrappers(env, ask):
     if ask["action_repeat"] != 1:
         env = repeated(env, ask["action_repeat"])
     if ask["grayscale"]:
-        env = pictured(env, "grayscale", grey)
+        env = pictured(env, "grayscale", "three colours, bytes from 0 to 255", lambda shape: shape[0] == 3, grey)
     if ask["resize"]:
-        env = pictured(env, "resize", lambda picture: resized(picture, ask["resize"]))
+        env = pictured(env, "resize", "bytes from 0 to 255", lambda shape: True, lambda picture: resized(picture, ask["resize"]))
     return env
 
 
@@ -414,22 +414,16 @@ def repeated(env, times):
     return Repeated(env)
 
 
-def pictured(env, name, change):
-    """Changes pictures (channels, rows, columns) of bytes, whatever their order of channels."""
-    space = env.observation_space
-    if not is_picture(space) or space.dtype != np.uint8:
-        raise Refused(f"env.{name} is for pictures of bytes from 0 to 255, and observations are {space}")
-    is_last = is_channels_last(space.shape)
-
-    def changed(obs):
-        picture = np.asarray(obs)
-        picture = picture.transpose(2, 0, 1) if is_last else picture.reshape(channels_first(space.shape))
-        return change(picture)
+def pictured(env, name, what, fits, change):
+    """Changes the pictures of bytes in observations whose shape fits, as (channels, rows, columns)."""
+    space, changed = changing(env.observation_space, fits, change)
+    if not changed:
+        raise Refused(f"env.{name} is for pictures of {what}, and observations are {env.observation_space}")
 
     class Pictured(gym.ObservationWrapper):
         def __init__(self):
             super().__init__(env)
-            self.observation_space = spaces.Box(0, 255, changed(np.zeros(space.shape, np.uint8)).shape, np.uint8)
+            self.observation_space = space
 
         def observation(self, obs):
             return changed(obs)
@@ -437,10 +431,29 @@ def pictured(env, name, change):
     return Pictured()
 
 
+def changing(space, fits, change):
+    """Returns a space with changed pictures, and a function that changes observations; None without such pictures."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = [(key, *changing(part, fits, change)) for key, part in parts_of(space)]
+        if not any(changed for _, _, changed in parts):
+            return space, None
+        seen = lambda obs: [(key, changed(obs[key]) if changed else obs[key]) for key, _, changed in parts]
+        if isinstance(space, spaces.Dict):  # pairs keep their order
+            return spaces.Dict([(key, part) for key, part, _ in parts]), lambda obs: dict(seen(obs))
+        return spaces.Tuple([part for _, part, _ in parts]), lambda obs: tuple(part for _, part in seen(obs))
+    if not is_picture(space) or space.dtype != np.uint8 or not fits(channels_first(space.shape)):
+        return space, None
+    is_last = is_channels_last(space.shape)
+
+    def changed(obs):
+        picture = np.asarray(obs)
+        return change(picture.transpose(2, 0, 1) if is_last else picture.reshape(channels_first(space.shape)))
+
+    return spaces.Box(0, 255, changed(np.zeros(space.shape, np.uint8)).shape, np.uint8), changed
+
+
 def grey(picture):
     """Returns the brightness of a picture, (1, rows, columns), with the weights of Gymnasium's GrayscaleObservation."""
-    if len(picture) != 3:
-        raise Refused(f"env.grayscale is for pictures of three colours, and these have {len(picture)} channels")
     return np.tensordot([0.2125, 0.7154, 0.0721], picture, 1).astype(np.uint8)[None]
 
 

@@ -1,6 +1,7 @@
 //! Observations of worker processes: parts, pictures, stacked frames, Atari.
 
 use std::path::Path;
+use std::process::Command;
 
 use super::worker::{f32s, numbers, open, train, with_tests};
 use crate::harness::{finish, python, python_with, rl};
@@ -266,7 +267,7 @@ fn workers_limit_episodes_repeat_actions_and_make_pictures_smaller() {
         assert!(one.len() == expected.len() && one.iter().zip(&expected).all(is_near), "{id}: {one:?}, not {expected:?}");
     }
     let error = open("CartPole-v1", Wrappers::default(), true, 0).unwrap_err();
-    let expected = "env.grayscale is for pictures of bytes from 0 to 255, and observations are Box([";
+    let expected = "env.grayscale is for pictures of three colours, bytes from 0 to 255, and observations are Box([";
     assert!(error.exit_code() == 2 && error.to_string().contains(expected), "{error}");
 
     let dir = tempfile::tempdir().unwrap();
@@ -285,4 +286,37 @@ fn workers_limit_episodes_repeat_actions_and_make_pictures_smaller() {
     let evaluated: Value = serde_json::from_str(&run(&["eval", "run", "--episodes", "30", "--trust", "--json"])).unwrap();
     let length = evaluated["length_mean"].as_f64().unwrap();
     assert!(length <= 2.0, "{length} steps of two actions each, of which an episode has three");
+}
+
+#[test]
+fn pictures_among_parts_are_made_smaller_and_an_exported_policy_acts_alike_in_gymnasium() {
+    let Some(python) = python_with("cv2", "RL_REQUIRE_GYM") else { return };
+    let settings = WorkerConfig { grayscale: true, resize: 4, ..WorkerConfig::default() };
+    let options = WorkerOptions { settings, python: Some(python.clone()), ..WorkerOptions::default() };
+    let space = gym("tests.worker_envs:Shown-v0", &options).unwrap().spaces().obs;
+    let parts: Vec<_> = space.parts().iter().map(|part| (&*part.name, &part.shape[..])).collect();
+    let expected: [(_, &[usize]); 5] =
+        [("arm.joints", &[2]), ("arm.closed", &[1]), ("depth", &[2, 7, 8]), ("mission", &[1]), ("view", &[1, 4, 4])];
+    assert_eq!(parts, expected);
+
+    let dir = tempfile::tempdir().unwrap();
+    let run = |command: &mut Command| {
+        command.env("RL_PYTHON", &python).env("PYTHONPATH", with_tests()).current_dir(dir.path());
+        let output = finish(command);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let train = "train gym:tests.worker_envs:Shown-v0 --steps 4096 --envs 2 --set env.grayscale=true --set env.resize=4 \
+                 --set conv=[[8,2,1]] --set hidden=[32] --set activation=tanh --set ppo.n_steps=64 --set ppo.batch_size=64 \
+                 --set ppo.learning_rate=3e-3 --set ppo.gamma=0 --set eval_episodes=1 --run-dir run";
+    run(&mut rl(&train.split_whitespace().collect::<Vec<_>>()));
+    let evaluated: Value = serde_json::from_str(&run(&mut rl(&["eval", "run", "--episodes", "1", "--trust", "--json"]))).unwrap();
+    let mean = evaluated["return_mean"].as_f64().unwrap();
+    assert!(mean > 298.0, "{mean} of 528, of which one action alone gets 298");
+    let Some(with_onnx) = python_with("onnxruntime", "RL_REQUIRE_ONNX") else { return };
+    run(&mut rl(&["export", "run", "--as", "onnx", "--out", "policy.onnx", "--trust"]));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/play_onnx.py");
+    let args = ["policy.onnx", "tests.worker_envs:Shown-v0", "--episodes", "2", "--grayscale", "--resize", "4"];
+    let played = run(Command::new(with_onnx).arg(script).args(args));
+    assert!(played.contains(&format!("return {mean:.1} +- 0.0")), "{played}, not {mean}");
 }
