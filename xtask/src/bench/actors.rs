@@ -80,7 +80,9 @@ fn beside_one_process(root: &Path) -> Result<()> {
         for ((name, n_ranks, way), (rates, returns)) in WAYS.into_iter().zip(&mut found) {
             let rate = ranks::train(root, n_ranks, 1, &format!("{args} --seed {seed} {way}"), Path::new("python3"), &dir)?;
             let evaluated = last_line(
-                Command::new(root.join("target/release/rl")).args(["eval", "--episodes", EPISODES, "--json"]).arg(&dir),
+                Command::new(root.join("target/release/rl"))
+                    .args(["eval", "--episodes", EPISODES, "--seed", &seed.to_string(), "--json"])
+                    .arg(&dir),
             )?;
             let mean = evaluated["return_mean"].as_f64().context("return_mean")?;
             println!("{name}, seed {seed}: {rate:.0} env steps/s, return {mean:.1}");

@@ -183,6 +183,11 @@ const WORKERS: &[Comparison] = &[
     workers("HalfCheetah-v5", "gym:HalfCheetah-v5 --envs 16 --threads 2", "HalfCheetah-v5 16 1"),
 ];
 
+/// Field of comparisons of updates that follow each env step.
+const CONTINUOUSLY: &str = "continuous";
+/// Env steps before the first update there.
+const LEARNING_STARTS: f64 = 100.0;
+
 const CONTINUOUS: &[Comparison] = &[
     continuous(
         "SAC, Pendulum, 256-256",
@@ -227,14 +232,14 @@ const CONTINUOUS: &[Comparison] = &[
     Comparison {
         what: "SAC, Pendulum, 64-64, minibatch 100, 1 thread; RLtools",
         ours: "pendulum --envs 1 --steps 12000 --algo sac --set sac.batch_size=100 --set hidden=[64,64] --threads 1",
-        field: "continuous",
+        field: CONTINUOUSLY,
         peer: "train_rltools.py",
         theirs: "5000",
     },
     Comparison {
         what: "the same in Gymnasium's environment; RLtools",
         ours: "gym:Pendulum-v1 --envs 1 --steps 12000 --algo sac --set sac.batch_size=100 --set hidden=[64,64] --threads 1",
-        field: "continuous",
+        field: CONTINUOUSLY,
         peer: "train_rltools.py",
         theirs: "5000",
     },
@@ -388,7 +393,7 @@ const fn train(what: &'static str, ours: &'static str, peer: &'static str, their
 }
 
 const fn continuous(what: &'static str, ours: &'static str, theirs: &'static str) -> Comparison {
-    Comparison { what, ours, field: "continuous", peer: "train_continuous.py", theirs }
+    Comparison { what, ours, field: CONTINUOUSLY, peer: "train_continuous.py", theirs }
 }
 
 /// Runs all comparisons, or those of one group, and writes the tables.
@@ -511,7 +516,7 @@ fn our_rate(command: &mut Command, root: &Path, python: &Path, case: &Comparison
             let runs = root.join("target/bench-runs");
             let _ = fs::remove_dir_all(&runs);
             command.args(TRAIN.split(' ')).arg("--run-dir").arg(&runs);
-            if field == "continuous" {
+            if field == CONTINUOUSLY {
                 command.args(["--set", "activation=relu"]);
                 "env_steps_per_s"
             } else {
@@ -523,7 +528,13 @@ fn our_rate(command: &mut Command, root: &Path, python: &Path, case: &Comparison
     let output = run(command.args(case.ours.split(' ')))?;
     let line = if case.field == "replay_add" { output.lines().next() } else { output.lines().last() };
     let answer: serde_json::Value = serde_json::from_str(line.unwrap_or_default()).context("our answer")?;
-    answer[field].as_f64().context("our figure")
+    let rate = answer[field].as_f64().context("our figure")?;
+    if case.field == CONTINUOUSLY {
+        // Peers are timed after theirs.
+        let steps = answer["env_steps"].as_f64().context("our env steps")?;
+        return Ok(rate * (steps - LEARNING_STARTS) / steps);
+    }
+    Ok(rate)
 }
 
 /// Formats a rate, in thousands or millions from 10,000 of them on.

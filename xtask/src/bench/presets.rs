@@ -98,7 +98,9 @@ fn gym(root: &Path, seeds: std::ops::Range<u64>) -> Result<()> {
                     let others = config.lines().filter(|line| !line.starts_with("env = ") && !line.starts_with("seed = "));
                     fs::write(&settings, others.collect::<Vec<_>>().join("\n"))?;
                 }
-                let evaluated = last_line(program().args(["eval", "--episodes", GYM_EPISODES, "--json"]).arg(dir))?;
+                let evaluated = last_line(
+                    program().args(["eval", "--episodes", GYM_EPISODES, "--seed", &seed.to_string(), "--json"]).arg(dir),
+                )?;
                 returns.push(evaluated["return_mean"].as_f64().context("return_mean")?);
             }
         }
@@ -148,7 +150,7 @@ fn table(root: &Path, presets: &[Preset], seeds: std::ops::Range<u64>, record: &
             let done = last_line(&mut command)?;
             steps = done["env_steps"].as_f64().context("env_steps")?;
             let mut command = Command::new(&program);
-            command.args(["eval", "--episodes", EPISODES, "--json"]).arg(&dir);
+            command.args(["eval", "--episodes", EPISODES, "--seed", &seed.to_string(), "--json"]).arg(&dir);
             returns.push(last_line(&mut command)?["return_mean"].as_f64().context("return_mean")?);
         }
         let row = format!("| {env} | {algo} | {steps:.0} | {} | {zoo} at {zoo_steps} |", spread(&returns));

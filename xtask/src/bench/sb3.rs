@@ -72,7 +72,7 @@ const ROUNDS: u64 = 3;
 /// Distance between the seeds of the returns.
 ///
 /// Environment i of a run has its seed + i.
-const SEED_STRIDE: u64 = 1000;
+pub(super) const SEED_STRIDE: u64 = 1000;
 /// Names of both in the journal of the returns.
 const WHO: [&str; 2] = ["ours", "theirs"];
 /// Greedy episodes after training.
@@ -251,7 +251,8 @@ impl Peers<'_> {
         command.args(["--steps", &steps.to_string(), "--seed", &seed.to_string(), "--run-dir"]).arg(&dir);
         let rate = figure(&last_line(&mut command)?, "env_steps_per_s")?;
         let Some(episodes) = episodes else { return Ok((rate, None)) };
-        let evaluated = last_line(program().args(["eval", "--episodes", episodes, "--json"]).arg(&dir))?;
+        let evaluated =
+            last_line(program().args(["eval", "--episodes", episodes, "--seed", &seed.to_string(), "--json"]).arg(&dir))?;
         Ok((rate, Some(figure(&evaluated, "return_mean")?)))
     }
 }

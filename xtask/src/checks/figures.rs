@@ -11,7 +11,8 @@ use std::iter::once;
 const FIGURE_COLUMNS: [&str; 2] = ["figure", "measured"];
 
 /// Units of figures, and what a number with the unit is multiplied by.
-const UNITS: [(&str, f64); 18] = [
+const UNITS: [(&str, f64); 19] = [
+    ("million", 1e6),
     ("%", 1.0),
     ("times", 1.0),
     ("k", 1e3),

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 
 use crate::bench::peers::{k_range, peers_python, spread};
 use crate::bench::presets::{mean_and_error, with_error};
+use crate::bench::sb3::SEED_STRIDE;
 use crate::bench::study::memory::{EPISODES, return_of};
 use crate::bench::study::programs::Study;
 
@@ -47,7 +48,7 @@ impl Pairing {
     fn row(&self, study: &Study<'_>, script: &str, threads: u32) -> Result<String> {
         let Self { what, steps, ours, theirs } = self;
         let mut found = Found::default();
-        for seed in 0..SEEDS {
+        for seed in (0..SEEDS).map(|k| k * SEED_STRIDE) {
             let run = study.train(&format!("{ours} --steps {steps}"), seed)?;
             let peer = study.peer(script, &format!("{theirs} {steps} {seed} {EPISODES} {threads}"))?;
             let figure = |name: &str| peer[name].as_f64().with_context(|| name.to_owned());
@@ -78,12 +79,11 @@ const HEAD: &str = "\n| environment | ours, env steps/s | theirs | ratio | our r
 pub(crate) fn recurrent(study: &Study<'_>) -> Result<()> {
     let about = format!(
         "Equal settings (`xtask/peers/train_recurrent.py`, `train_puffer.py`): LSTMs of 64, 8 environments, rollouts of 128 steps, minibatches \
-         of\n256, 10 epochs, {STEPS} env steps, seeds 0 to {}; in turn. Theirs step in their processes with one thread of PyTorch, which is faster\n\
+         of\n256, 10 epochs, {STEPS} env steps, {SEEDS} seeds; in turn. Theirs step in their processes with one thread of PyTorch, which is faster\n\
          than two here; Pendulum steps in two worker processes of ours. Returns of {EPISODES} greedy episodes, with the standard error over the\n\
          seeds. RecurrentPPO has an LSTM each for policy and value function. PufferLib 3.0.0, installed without its own environments, has one\nfor \
          both, which learns with `vf_coef = 0.002`; it zeroes the state where a rollout begins, and not where an episode ends. PyTorch's biases are\n\
-         about 0: `forget_bias = 0`.",
-        SEEDS - 1
+         about 0: `forget_bias = 0`."
     );
     let mut text = study.head("Beside recurrent PPO of sb3-contrib and PufferLib", &about) + HEAD;
     let puffer = Study { python: peers_python(study.root, "target/peers-puffer", "requirements-puffer.txt")?, ..*study };
@@ -121,10 +121,9 @@ pub(crate) fn recurrent(study: &Study<'_>) -> Result<()> {
 pub(crate) fn inputs(study: &Study<'_>) -> Result<()> {
     let about = format!(
         "PPO with equal networks and settings (`xtask/peers/train_inputs.py`: MultiInputPolicy with the convolutions that `rl` chooses): 16\n\
-         environments, rollouts of 128 steps, minibatches of 256, 4 epochs, seeds 0 to {}; in turn. Theirs steps in its process\n(DummyVecEnv), \
+         environments, rollouts of 128 steps, minibatches of 256, 4 epochs, {SEEDS} seeds; in turn. Theirs steps in its process\n(DummyVecEnv), \
          ours in two worker processes; two threads learn. Returns of {EPISODES} greedy episodes, with the standard error over the\nseeds. Pong \
-         with RL Zoo's settings: {ATARI_STEPS} env steps of three seeds, theirs in SubprocVecEnv (`xtask/peers/train_atari.py`); speed alone.",
-        SEEDS - 1
+         with RL Zoo's settings: {ATARI_STEPS} env steps of three seeds, theirs in SubprocVecEnv (`xtask/peers/train_atari.py`); speed alone."
     );
     let mut text = study.head("Several inputs and Atari beside Stable-Baselines3", &about) + HEAD;
     for (what, steps, ours, theirs) in [
