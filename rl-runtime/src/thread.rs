@@ -1,5 +1,6 @@
 //! Named threads.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rl_envs::pool::panic_text;
@@ -19,6 +20,11 @@ pub struct ThreadError {
 pub struct Thread<R> {
     name: String,
     handle: JoinHandle<R>,
+}
+
+/// Locks what no panic leaves half changed.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Spawns a named thread.

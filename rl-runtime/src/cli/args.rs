@@ -3,6 +3,7 @@
 use rl_agents::Isa;
 use rl_agents::settings::{MAX_CONV, MAX_UNITS};
 
+use crate::config::Layers;
 use crate::{Error, print};
 
 /// Parses an enum by its name in settings.
@@ -75,11 +76,19 @@ pub(crate) fn set_matrix_threads(threads: usize) {
     if let Some(given) = std::env::var_os(NAME).filter(|given| *given != *threads) {
         print::err(&format!("warning: {NAME} is {}; threads = {threads} overrides it", given.display()));
     }
-    // SAFETY: of other threads, the verbs have started at most that of signals, which reads no environment, and those of worker
-    // processes, which read it through std, under its lock.
+    // SAFETY: of other threads, the verbs have started at most those of signals and pauses, which read no environment, and those
+    // of worker processes, which read it through std, under its lock.
     unsafe { std::env::set_var(NAME, threads) };
 }
 
 pub(crate) fn threads(given: Option<u32>) -> usize {
     given.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |n| n as usize)
+}
+
+/// Returns the number of worker processes to start before the settings are checked.
+///
+/// As many as there are cores, or fewer by a given number of threads, workers or environments.
+pub(crate) fn ahead(given: &Layers) -> usize {
+    let numbers = ["threads", "workers", "n_envs"].into_iter().filter_map(|key| given.number(key));
+    numbers.map(|n| n as usize).filter(|n| *n > 0).fold(threads(None), usize::min)
 }

@@ -13,7 +13,7 @@ use crate::{interrupt, print};
 
 /// Exit code after a second signal: nothing saved since the last checkpoint.
 #[cfg(unix)]
-const EXIT_CODE_AT_ONCE: u8 = 131;
+pub(crate) const EXIT_CODE_AT_ONCE: u8 = 131;
 
 /// Time in which signals count as one.
 #[cfg(unix)]

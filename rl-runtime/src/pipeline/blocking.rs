@@ -15,6 +15,7 @@ use crate::pipeline::calls::Calls;
 pub use crate::pipeline::env_thread::Make;
 use crate::pipeline::env_thread::{Call, Cell, Reply, Request, serve};
 use crate::pipeline::faults::{Breaker, Fault, FaultConfig, FaultCounts, Restarts, after, backoff};
+use crate::pipeline::pauses::{paused_since, watch};
 use crate::thread::spawn;
 use crate::{Error, interrupt, print};
 
@@ -125,6 +126,7 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
         if n_envs == 0 {
             return Err(rl_envs::Error::EnvCount { n_envs }.into());
         }
+        watch();
         // Twice the size, because abandoned threads may still answer.
         let (answer, replies) = bounded(2 * n_envs);
         let Spaces { obs: observation_space, actions: action_space } = spaces;
@@ -410,7 +412,10 @@ impl<E: BlockingEnv> BlockingEnvs<E> {
                     let FaultConfig { timeout, start_timeout, .. } = self.config;
                     let is_start = self.slots[env].starts && start_timeout > timeout;
                     let (limit, setting) = if is_start { (start_timeout, "start_timeout_s") } else { (timeout, "timeout_s") };
-                    let due = after(since, limit);
+                    let mut due = after(since, limit);
+                    if now >= due {
+                        due = after(due, paused_since(since));
+                    }
                     if now >= due {
                         self.slots[env].cell = None;
                         self.fault(env, ask, &Fault::Timeout(limit, setting), events)?;

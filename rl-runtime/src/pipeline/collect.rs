@@ -1,7 +1,7 @@
 //! Collectors of rollouts, and a rollout that one of them has filled.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use rl_agents::{Anomalies, Collector, CollectorState, DeviceCollector, Episode, Policy};
@@ -110,6 +110,13 @@ pub trait Collect: Send + 'static {
     fn stopper(&self) -> Arc<AtomicBool> {
         Arc::default()
     }
+
+    /// Returns a counter that no random number in flight has reached.
+    ///
+    /// A run that drops rollouts continues from it. By default none: the steps of the rollouts learnt from are enough.
+    fn counter(&self) -> Option<Arc<AtomicU64>> {
+        None
+    }
 }
 
 impl Collect for Collector {
@@ -204,5 +211,9 @@ impl Collect for Box<dyn Collect> {
 
     fn stopper(&self) -> Arc<AtomicBool> {
         (**self).stopper()
+    }
+
+    fn counter(&self) -> Option<Arc<AtomicU64>> {
+        (**self).counter()
     }
 }

@@ -6,7 +6,7 @@
 //! policy is too old by the time it is full.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rl_agents::counts::ENV_STEPS;
@@ -83,6 +83,8 @@ pub struct FirstComeCollector<E: BlockingEnv> {
     states: Vec<f32>,    // (n, S)
     /// Actions chosen.
     acted: u64,
+    /// Counter that no random number of the environments and of actions has reached.
+    counter: Arc<AtomicU64>,
     dropped: u64,
 }
 
@@ -197,6 +199,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
             values: vec![0.0; n],
             states: Vec::new(),
             acted: 0,
+            counter: Arc::default(),
             dropped: 0,
             envs,
         })
@@ -266,6 +269,7 @@ impl<E: BlockingEnv> FirstComeCollector<E> {
         let n_envs = stretches.len() as u64;
         let (step, first_env) = (1 + self.acted / n_envs, (self.acted % n_envs) as u32);
         self.acted += n as u64;
+        self.counter.store(self.acted.div_ceil(n_envs).max(envs.most_steps()), Ordering::Relaxed);
         envs.calls.batch(n);
         let choice = Choice::Sample { seed: envs.seed, step, first_env };
         let out = actions.as_mut_slice().map(|actions| &mut actions[..n], |actions| &mut actions[..n * a]);
@@ -396,17 +400,21 @@ impl<E: BlockingEnv> Collect for FirstComeCollector<E> {
 
     fn save(&self) -> Result<CollectorState, Error> {
         // No counter of the policy's or the environments' randomness is used twice.
-        let steps = self.acted.div_ceil(self.stretches.len() as u64).max(self.envs.most_steps());
-        Ok(CollectorState::without_envs(steps))
+        Ok(CollectorState::without_envs(self.counter.load(Ordering::Relaxed).max(self.envs.most_steps())))
     }
 
     fn load(&mut self, state: CollectorState) -> Result<(), Error> {
         self.acted = state.steps() * self.stretches.len() as u64;
+        self.counter.store(state.steps(), Ordering::Relaxed);
         self.envs.skip(state.steps());
         Ok(())
     }
 
     fn stopper(&self) -> Arc<AtomicBool> {
         self.envs.stopper()
+    }
+
+    fn counter(&self) -> Option<Arc<AtomicU64>> {
+        Some(self.counter.clone())
     }
 }

@@ -34,10 +34,11 @@ pub mod first_come;
 mod collect;
 mod env_thread;
 pub(crate) mod mode;
+pub(crate) mod pauses;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rl_agents::{Agent, Anomalies, Counters, Policy, Snapshot, Statistics};
 use rl_buffer::{Memory, Rollout};
@@ -96,6 +97,7 @@ struct Producer<C> {
     buffers: Vec<Filled>,
     running: Option<Running<C>>,
     stopper: Arc<AtomicBool>,
+    counter: Option<Arc<AtomicU64>>,
     track: Track,
     /// Counts of its latest rollout.
     faults: FaultCounts,
@@ -241,10 +243,10 @@ impl<C: Collect> Pipeline<C> {
             let buffers = buffers.map_err(rl_agents::Error::from)?;
             let name = if n == 1 { PRODUCER.into() } else { format!("{PRODUCER}-{i}") };
             let track = profile.track(if n_ahead == 0 { "learner" } else { &name });
-            let (stopper, running) = (collector.stopper(), None);
+            let (stopper, counter, running) = (collector.stopper(), collector.counter(), None);
             let (faults, dropped, anomalies) = (FaultCounts::default(), 0, Anomalies::default());
             let collector = Some(collector);
-            producers.push(Producer { name, collector, buffers, running, stopper, track, faults, dropped, anomalies });
+            producers.push(Producer { name, collector, buffers, running, stopper, counter, track, faults, dropped, anomalies });
         }
         let (orders, track) = (VecDeque::with_capacity(n_ahead), profile.track("learner"));
         Ok(Self { producers, turn: 0, n_ahead, in_flight: 0, orders, learnt: 0, samples, track })
@@ -451,6 +453,12 @@ impl<C: Collect> Pipeline<C> {
 }
 
 impl<C> Pipeline<C> {
+    /// Returns a counter that no random number in flight has reached, or 0; see [`Collect::counter`].
+    pub(crate) fn counter(&self) -> u64 {
+        let counters = self.producers.iter().filter_map(|producer| producer.counter.as_ref());
+        counters.map(|counter| counter.load(Ordering::Relaxed)).max().unwrap_or(0)
+    }
+
     /// Returns the stop flags of the collectors; see [`Collect::stopper`].
     #[must_use]
     pub fn stoppers(&self) -> Vec<Arc<AtomicBool>> {

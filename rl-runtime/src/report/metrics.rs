@@ -257,6 +257,25 @@ impl Log {
         self.first(written)
     }
 
+    /// Waits until the rows are on the disk, before the checkpoint that follows them.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
+        let synced = self.table().and_then(|table| table.file.sync_data());
+        self.first(synced)
+    }
+
+    /// True if the row of an iteration is the last one and has an evaluation.
+    pub(crate) fn has_evaluation(&mut self, iterations: u64) -> bool {
+        let table = self.table().ok();
+        let evaluated = table.filter(|table| iteration(&table.last) == Some(iterations)).and_then(|table| {
+            let column = table.columns.iter().position(|name| name == EVALUATION)?;
+            table.last.split(',').nth(column)
+        });
+        evaluated.is_some_and(|value| !value.is_empty())
+    }
+
     fn table(&mut self) -> io::Result<&mut Table> {
         Ok(match &mut self.table {
             Some(table) => table,

@@ -149,8 +149,10 @@ impl Run {
     }
 
     /// Creates a checkpoint from which new episodes begin.
-    pub(super) fn without_envs(&self, agent: &dyn Agent) -> Result<Checkpoint, Error> {
-        let collector = CollectorState::without_envs(self.progress.iterations * self.config.n_steps() as u64);
+    ///
+    /// Random numbers below `counter` may be in dropped rollouts.
+    pub(super) fn without_envs(&self, agent: &dyn Agent, counter: u64) -> Result<Checkpoint, Error> {
+        let collector = CollectorState::without_envs(counter.max(self.progress.iterations * self.config.n_steps() as u64));
         self.checkpoint(agent, collector, Vec::new())
     }
 
@@ -248,10 +250,40 @@ impl<'a> Part<'a> {
         let Some(result) = self.evaluation else { return Ok(()) };
         (self.listener)(Event::Evaluation { env_steps: self.run.progress.env_steps, result: &result });
         if self.run.saves.is_best(result.return_mean) {
-            let checkpoint = self.run.without_envs(agent)?;
+            let checkpoint = self.run.without_envs(agent, 0)?;
             self.run.saves.save_best(self.dir, &checkpoint, agent, result.return_mean, self.listener);
         }
         Ok(())
+    }
+
+    /// Does the evaluation that an interrupt has cut off before the run was saved.
+    ///
+    /// A run that others share ends at the next evaluation that reaches the target, not at this one.
+    pub(super) fn catch_up(&mut self, agent: &mut dyn Agent) -> Result<(), Error> {
+        let (every, Progress { env_steps, iterations, .. }) = (self.eval_every, self.run.progress.clone());
+        let before = env_steps.saturating_sub((self.run.config.n_steps() * self.run.config.run.n_envs) as u64);
+        let was_due = every > 0 && before / every < env_steps / every && !self.run.is_complete();
+        if !was_due || self.log.has_evaluation(iterations) {
+            return Ok(());
+        }
+        self.evaluate(agent)?;
+        let Some(result) = self.evaluation else {
+            self.end = End::Interrupted;
+            return Ok(());
+        };
+        self.write_evaluation(result);
+        let has_target = self.run.config.run.target_return.is_some_and(|target| result.return_mean >= target);
+        if has_target && self.run.ranks.is_none() {
+            self.end = End::Target;
+        }
+        Ok(())
+    }
+
+    /// Adds an evaluation to the row of the latest iteration.
+    fn write_evaluation(&mut self, result: Evaluation) {
+        let written = self.log.evaluated(&self.run.progress, result.return_mean);
+        self.tell(&self.dir.metrics(), written);
+        self.events(|events, progress| events.add(progress.env_steps, &[(EVALUATION, result.return_mean)]));
     }
 
     /// Learns from a rollout, and evaluates, logs and decides what is next.
@@ -323,10 +355,10 @@ impl<'a> Part<'a> {
     /// Saves what was learnt before an interrupt.
     ///
     /// The rollouts in flight are dropped with their environments.
-    pub(super) fn stop(&mut self, agent: &mut dyn Agent) -> Result<(), Error> {
+    pub(super) fn stop(&mut self, counter: u64, agent: &mut dyn Agent) -> Result<(), Error> {
         self.end = End::Interrupted;
         let Self { run, dir, listener, .. } = self;
-        let checkpoint = run.without_envs(agent)?;
+        let checkpoint = run.without_envs(agent, counter)?;
         run.saves.save_last(dir, &checkpoint, agent, &mut **listener)
     }
 
@@ -334,6 +366,8 @@ impl<'a> Part<'a> {
     pub(super) fn save(&mut self, pipeline: &mut Pipeline<Box<dyn Collect>>, agent: &mut dyn Agent) -> Result<(), Error> {
         // A run resumed from this checkpoint starts a new event file.
         self.events(|events, _| events.flush());
+        let synced = self.log.sync();
+        self.tell(&self.dir.metrics(), synced);
         let Self { run, dir, listener, end, .. } = self;
         let (last, track) = (*end != End::Steps || run.is_complete(), run.track.clone());
         track.time(Phase::Checkpoint, || {
@@ -364,11 +398,7 @@ impl<'a> Part<'a> {
         } else if self.evaluation.is_none() {
             self.evaluate(agent)?;
             match self.evaluation {
-                Some(result) => {
-                    let written = self.log.evaluated(&self.run.progress, result.return_mean);
-                    self.tell(&self.dir.metrics(), written);
-                    self.events(|events, progress| events.add(progress.env_steps, &[(EVALUATION, result.return_mean)]));
-                }
+                Some(result) => self.write_evaluation(result),
                 None => self.end = End::Interrupted,
             }
         }

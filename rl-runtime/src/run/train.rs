@@ -194,10 +194,15 @@ impl Training {
     pub fn run(&mut self, dir: &RunDir, listener: Listener<'_>) -> Result<Outcome, Error> {
         let outcome = self.run_to_end(dir, listener);
         let offline = !self.run.config.run.offline.is_empty();
-        let environments = |error: &Error| error.exit_code() == ENV_FAILED || offline && matches!(error, Error::Io { .. });
+        // A thread is spawned for an environment that hangs, or to evaluate.
+        let environments = |error: &Error| match error {
+            Error::Thread(_) => true,
+            Error::Io { .. } => offline,
+            _ => error.exit_code() == ENV_FAILED,
+        };
         let failed = outcome.as_ref().is_err_and(environments);
         if failed && self.run.progress.env_steps > 0 {
-            let checkpoint = self.run.without_envs(&*self.agent)?;
+            let checkpoint = self.run.without_envs(&*self.agent, self.pipeline.counter())?;
             self.run.saves.save_after_fault(dir, &checkpoint, &mut *self.agent, listener);
         }
         outcome
@@ -299,9 +304,10 @@ impl Training {
         let Self { run, agent, pipeline, .. } = self;
         let steps = run.config.run.steps;
         let mut part = Part::new(run, &mut **agent, dir, listener);
+        part.catch_up(&mut **agent)?;
         while !part.run.is_complete() && part.end == End::Steps {
             match pipeline.drive(&mut **agent, steps, |filled, agent| part.learn(filled, agent)) {
-                Err(error) if error.is_stop() => part.stop(&mut **agent)?,
+                Err(error) if error.is_stop() => part.stop(pipeline.counter(), &mut **agent)?,
                 driven => driven.and_then(|()| part.save(pipeline, &mut **agent))?,
             }
         }

@@ -235,6 +235,55 @@ fn what_lies_in_the_directory_of_a_sweep_is_never_a_link_and_never_waited_for() 
 }
 
 #[test]
+fn a_sweep_ranks_by_the_last_rung_that_succeeded_and_trains_again_what_was_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let text = "env = \"cartpole\"\nsteps = 128\nn_envs = 4\nhidden = [2]\neval_episodes = 1\n\
+                [ppo]\nn_steps = 8\nbatch_size = 16\n[sweep]\ntrials = 2\nhalving = 2\nmin_steps = 64\n\
+                [sweep.settings]\n\"ppo.n_epochs\" = [1, 2]\n";
+    fs::write(path("s.toml"), text).unwrap();
+    let sweep = || {
+        let mut command = rl(&["sweep", "s.toml", "--dir", "sweep"]);
+        command.current_dir(dir.path());
+        command
+    };
+    ends(&mut sweep(), 0, "");
+    let table = path("sweep/trials.csv");
+    let rows = fs::read_to_string(&table).unwrap();
+    let failed = |rung: &str| {
+        let row = |line: &str| {
+            let mut cells: Vec<_> = line.split(',').collect();
+            if cells[1] == rung {
+                cells[4] = "NaN";
+            }
+            cells.join(",")
+        };
+        rows.lines().map(row).collect::<Vec<_>>().join("\n") + "\n"
+    };
+    fs::write(&table, failed("1")).unwrap();
+    fs::remove_file(path("sweep/best.toml")).unwrap();
+    ends(&mut sweep(), 0, "warning: no training beyond 64 env steps succeeded");
+    assert!(path("sweep/best.toml").is_file());
+    // No row is left but the heading, and trainings are killed.
+    fs::write(&table, rows.lines().next().unwrap().to_string() + "\n").unwrap();
+    (0..2).for_each(|i| fs::remove_dir_all(path(&format!("sweep/trial-00{i}-seed-0"))).unwrap());
+    let sweeping = sweep().spawn().unwrap();
+    let id = sweeping.id();
+    let children = || {
+        let of = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+        threads.map(of).collect::<String>().split_whitespace().filter_map(|id| id.parse::<u32>().ok()).collect::<Vec<_>>()
+    };
+    until("a training starts", || !children().is_empty());
+    children().into_iter().for_each(|id| _ = Command::new("kill").args(["-KILL", &id.to_string()]).status());
+    let output = wait(sweeping);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(130) && error.contains("the same command trains it again"), "{error}");
+    ends(&mut sweep(), 0, "");
+    assert!(!fs::read_to_string(&table).unwrap().contains("NaN"));
+}
+
+#[test]
 fn a_sweep_that_was_killed_while_its_directory_was_made_continues() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);

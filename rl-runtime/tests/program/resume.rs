@@ -360,6 +360,32 @@ fn the_best_evaluation_is_kept_evaluated_and_known_after_a_resume() {
 }
 
 #[test]
+fn an_evaluation_that_was_cut_off_is_done_at_the_resume() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    train(&run_dir, "ppo", &["steps=256", "eval_every=128", "eval_episodes=3"]);
+    let table = fs::read_to_string(run_dir.join("metrics.csv")).unwrap();
+    let column = table.lines().next().unwrap().split(',').position(|name| name == "eval/mean_reward").unwrap();
+    let last = table.lines().next_back().unwrap();
+    let mut cells: Vec<_> = last.split(',').collect();
+    let evaluated = std::mem::take(&mut cells[column]);
+    assert!(!evaluated.is_empty());
+    fs::write(run_dir.join("metrics.csv"), table.replace(last, &cells.join(","))).unwrap();
+    for steps in ["384", "512"] {
+        let (code, out, err) = run(&["train", "--resume", text(&run_dir), "--steps", steps, "--json"]);
+        assert_eq!(code, 0, "{err}");
+        let at = |line: &str| {
+            serde_json::from_str::<Value>(line).ok().filter(|line| line["event"] == "evaluation")?["env_steps"].as_u64()
+        };
+        let owed = out.lines().filter_map(at).filter(|steps| *steps == 256).count();
+        assert_eq!(owed, usize::from(steps == "384"), "once: {out}");
+        let table = fs::read_to_string(run_dir.join("metrics.csv")).unwrap();
+        let of_256 = table.lines().find(|line| line.starts_with("256,")).unwrap();
+        assert_eq!(of_256.split(',').nth(column), Some(evaluated));
+    }
+}
+
+#[test]
 fn a_crash_while_the_best_is_replaced_leaves_the_old_or_the_new_one() {
     let dir = tempfile::tempdir().unwrap();
     train(&dir.path().join("run"), "ppo", &["steps=64"]);

@@ -45,13 +45,6 @@ struct Group {
 }
 
 pub(crate) fn run(args: &PlotArgs, json: bool) -> Result<ExitCode, Error> {
-    let (file, draft) = match (&args.out, &args.runs[..]) {
-        (Some(out), _) => (out.clone(), Draft::create(out)?),
-        (None, runs) => {
-            let file = if let [run] = runs { run.join("plot.svg") } else { "plot.svg".into() };
-            (file.clone(), Draft::own(&file)?)
-        }
-    };
     let mut groups: Vec<Group> = Vec::new();
     for run in &args.runs {
         let recorded = Recorded::open(run)?;
@@ -74,6 +67,13 @@ pub(crate) fn run(args: &PlotArgs, json: bool) -> Result<ExitCode, Error> {
             None => groups.push(Group { name: name(run), config, runs: vec![recorded] }),
         }
     }
+    let (file, draft) = match (&args.out, &args.runs[..]) {
+        (Some(out), _) => (out.clone(), Draft::create(out)?),
+        (None, runs) => {
+            let file = if let [run] = runs { run.join("plot.svg") } else { "plot.svg".into() };
+            (file.clone(), Draft::own(&file)?)
+        }
+    };
     let panels = X.iter().map(|(x, label)| (*label, groups.iter().map(|group| curve(&group.runs, x)).collect::<Vec<Curve>>()));
     let (labels, curves): (Vec<&str>, Vec<_>) =
         panels.filter(|(_, curves)| curves.iter().any(|curve| !curve.line.is_empty())).unzip();

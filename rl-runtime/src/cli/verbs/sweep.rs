@@ -348,9 +348,9 @@ impl Trial {
         (mean, if n > 1.0 { (squares / (n - 1.0) / n).sqrt() } else { 0.0 })
     }
 
-    /// Returns the last rung that it took part in.
-    fn rung(&self) -> usize {
-        self.results.keys().last().map_or(0, |(rung, _)| *rung)
+    /// Returns the last rung with a score; `None` if a training failed on each.
+    fn rung(&self) -> Option<usize> {
+        self.results.keys().map(|(rung, _)| *rung).rfind(|&rung| !self.score(rung).0.is_nan())
     }
 }
 
@@ -475,13 +475,23 @@ impl Sweep {
         members
     }
 
-    /// Trains the members of a rung; false after an interrupt.
+    /// Trains the members of a rung; false if some are left to train.
     fn climb(&mut self, rung: usize) -> Result<bool, Error> {
+        let mut running = Vec::new();
+        let trained = self.train(rung, &mut running);
+        if trained.is_err() {
+            // They save what they have learnt.
+            running.iter().for_each(|(_, _, child, _)| stop(child));
+            running.iter_mut().for_each(|(_, _, child, _)| _ = child.wait());
+        }
+        trained
+    }
+
+    fn train(&mut self, rung: usize, running: &mut Vec<(usize, u64, Child, Instant)>) -> Result<bool, Error> {
         let seeds = |i: usize| self.trials[i].seeds.clone().map(move |seed| (i, seed));
         let mut waiting: Vec<(usize, u64)> = self.members(rung).into_iter().flat_map(seeds).collect();
         waiting.retain(|&(i, seed)| !self.trials[i].results.contains_key(&(rung, seed)));
         waiting.reverse();
-        let mut running: Vec<(usize, u64, Child, Instant)> = Vec::new();
         let (mut asked, mut left) = (false, false);
         while !waiting.is_empty() && !asked || !running.is_empty() {
             while running.len() < self.parallel
@@ -500,9 +510,14 @@ impl Sweep {
                 let Some(status) = child.try_wait().map_err(Error::io("rl train"))? else { continue };
                 let (i, seed, seconds) = (*i, *seed, begin.elapsed().as_secs_f64());
                 running.swap_remove(at);
-                // A process that is told to stop before it listens ends by the signal.
-                let is_stopped = status.code() == Some(i32::from(interrupt::EXIT_CODE)) || asked && status.code().is_none();
+                // The kernel kills a process when memory is short, and a user any: that says nothing of the settings.
+                let was_killed = status.code().is_none() || status.code() == Some(i32::from(signals::EXIT_CODE_AT_ONCE));
+                let is_stopped = was_killed || status.code() == Some(i32::from(interrupt::EXIT_CODE));
                 left |= is_stopped;
+                if was_killed && !asked {
+                    let trial = self.trials[i].name();
+                    print::err(&format!("warning: {trial}, seed {seed}: {status}; the same command trains it again"));
+                }
                 if !is_stopped {
                     let evaluations = Recorded::open(&self.trials[i].run(seed)).map(|run| run.curve(STEPS, "eval/mean_reward"));
                     let last = evaluations.ok().and_then(|curve| curve.last().map(|(_, score)| *score));
@@ -569,15 +584,20 @@ impl Sweep {
 
     /// Prints the table, draws the picture, writes the best settings.
     fn report(&self) -> Result<(), Error> {
-        let last = self.rungs.len() - 1;
         let mut order: Vec<usize> = (0..self.trials.len()).collect();
-        let key = |&i: &usize| (self.trials[i].rung(), self.trials[i].score(self.trials[i].rung()).0);
+        let key = |&i: &usize| {
+            let rung = self.trials[i].rung();
+            (rung, rung.map_or(f64::NAN, |rung| self.trials[i].score(rung).0))
+        };
         order.sort_by(|a, b| key(b).0.cmp(&key(a).0).then(worst_last(key(a).1, key(b).1)));
         let best = &self.trials[order[0]];
-        let (score, _) = best.score(last);
-        if score.is_nan() {
+        let (Some(highest), score) = key(&order[0]) else {
             let why = format!("a training of every trial failed; see {}", best.log(best.seeds.start).display());
-            return Err(Error::RunDir { path: self.dir.clone(), why });
+            return Err(Error::Io { path: self.dir.clone(), error: std::io::Error::other(why) });
+        };
+        if highest + 1 < self.rungs.len() {
+            let steps = print::grouped(self.rungs[highest]);
+            print::err(&format!("warning: no training beyond {steps} env steps succeeded; trials are ranked by those"));
         }
         write_own(&self.dir.join("best.toml"), read_own(&best.file, MAX_FILE)?.as_bytes())?;
         let (mut curves, mut names) = (Vec::new(), Vec::new());
@@ -604,8 +624,15 @@ impl Sweep {
         print::out(&format!("{:>11}  {:>16}  settings", "env steps", "return"));
         for &i in &order {
             let trial = &self.trials[i];
-            let (steps, (score, error)) = (print::grouped(self.rungs[trial.rung()]), trial.score(trial.rung()));
-            let score = if error > 0.0 { format!("{score:.1} +- {error:.1}") } else { format!("{score:.1}") };
+            let rung = trial.rung().unwrap_or(0);
+            let (steps, (score, error)) = (print::grouped(self.rungs[rung]), trial.score(rung));
+            let score = if score.is_nan() {
+                "failed".into()
+            } else if error > 0.0 {
+                format!("{score:.1} +- {error:.1}")
+            } else {
+                format!("{score:.1}")
+            };
             print::out(&format!("{steps:>11}  {score:>16}  {}", trial.settings()));
         }
         if best.seeds.clone().count() > 1 {

@@ -9,7 +9,7 @@ use rl_agents::ranks::gather;
 use rl_envs::catalog::Entry;
 
 use crate::Mode;
-use crate::cli::args::{parse_count, set_matrix_threads, threads};
+use crate::cli::args::{ahead, parse_count, set_matrix_threads, threads};
 use crate::cli::envs::Envs;
 use crate::cli::show::report::Report;
 use crate::cli::signals;
@@ -269,7 +269,7 @@ fn train(args: TrainArgs, layers: Layers, envs: &Envs, json: bool, ranks: Option
                 || Error::Config { problems: vec!["no environment given; `rl list` shows them, try `rl train cartpole`".into()] };
             let algo = layers.text("algo")?.map_or(Ok(Algo::default()), |name| Algo::find(&name))?;
             envs.start_within(layers.number("start_timeout_s"));
-            let entry = &envs.open_chosen(&layers, threads(None))?.ok_or_else(none)?;
+            let entry = &envs.open_chosen(&layers, ahead(&layers))?.ok_or_else(none)?;
             let (auto_batch, has_steps) = (layers.auto_batch(), layers.has("steps"));
             let whole = with_absolute(layers.resolve(entry, algo)?);
             if !whole.run.offline.is_empty() {
@@ -421,7 +421,7 @@ fn resumed_config(args: &TrainArgs, layers: Layers, path: &Path, saved: &Config,
     foreign("environment", &args.env, &saved.env.name)?;
     foreign("algorithm", &args.algo, saved.algo.name())?;
     envs.start_within(layers.number("start_timeout_s").or(Some(saved.run.start_timeout_s)));
-    let entry = envs.open_saved(&saved.env, path, false, threads(None))?;
+    let entry = envs.open_saved(&saved.env, path, false, saved.workers())?;
     let config = with_absolute(layers.over(saved, &entry)?);
     let differences = config.differences(saved);
     if !differences.is_empty() {

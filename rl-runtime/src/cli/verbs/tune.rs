@@ -15,7 +15,7 @@ use rl_envs::catalog::Entry;
 use serde_json::json;
 use toml::{Table, Value};
 
-use crate::cli::args::{parse_count, set_matrix_threads, threads};
+use crate::cli::args::{ahead, parse_count, set_matrix_threads, threads};
 use crate::cli::envs::Envs;
 use crate::cli::signals;
 use crate::config::budget::{Budget, in_words};
@@ -52,9 +52,9 @@ learnt from each sample: faster is then not better. Nothing but the file is writ
 pub(crate) struct TuneArgs {
     /// The environment (see `rl list`)
     env: String,
-    /// name of an algorithm
-    #[arg(long, default_value = Algo::default().name())]
-    algo: String,
+    /// Name of an algorithm [default: the file's, else ppo]
+    #[arg(long)]
+    algo: Option<String>,
     /// Number of environments, if it is to stay
     #[arg(long, value_parser = parse_count)]
     envs: Option<i64>,
@@ -106,18 +106,19 @@ struct Tuning<'a> {
 
 pub(crate) fn run(args: &TuneArgs, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     signals::listen();
-    let algo = Algo::find(&args.algo)?;
     let mut given = Layers::default();
     if let Some(path) = &args.config {
         given.add_file(path)?;
     }
     args.settings.iter().for_each(|assignment| given.add_assignment(assignment));
+    let in_file = given.text("algo")?;
+    let algo = args.algo.as_ref().or(in_file.as_ref()).map_or(Ok(Algo::default()), |name| Algo::find(name))?;
     given.add("env", args.env.as_str(), "the command line".into());
     for (key, value) in [("n_envs", args.envs), ("threads", args.threads)] {
         value.into_iter().for_each(|value| given.add(key, value, "the command line".into()));
     }
     envs.start_within(given.number("start_timeout_s"));
-    let entry = &envs.open_chosen(&given, threads(None))?.ok_or_else(|| Error::config("no environment given"))?;
+    let entry = &envs.open_chosen(&given, ahead(&given))?.ok_or_else(|| Error::config("no environment given"))?;
     let preset = given.clone().resolve(entry, algo)?;
     let file = args.out.clone().unwrap_or_else(|| {
         let name: String =
@@ -299,7 +300,17 @@ impl Tuning<'_> {
         self.tried.insert(config.to_toml());
         let name = if change.is_empty() { "the preset".into() } else { layers::in_words(change) };
         let bytes: u128 = Budget::training(&config, self.entry).parts()?.iter().map(|(_, bytes)| bytes).sum();
-        let rate = self.rate(&config)?;
+        let rate = match self.rate(&config) {
+            // The preset must run; a change of it may ask for more threads or files than there are.
+            Err(error) if !change.is_empty() && !error.is_stop() => {
+                print::err(&format!("{name}: {error}"));
+                return Ok(0.0);
+            }
+            rate => rate?,
+        };
+        if interrupt::requested() {
+            return Ok(rate);
+        }
         print::out(&if self.json {
             let change: serde_json::Map<_, _> = change.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
             json!({"event": "trial", "settings": change, "env_steps_per_s": rate, "bytes": bytes as u64}).to_string()
@@ -376,7 +387,9 @@ impl Tuning<'_> {
         let mut table = Table::new();
         table.insert("algo".into(), algo.into());
         for (key, value) in tuned.settings() {
-            let is_given = FROM_START.contains(&&*key) && self.given.has(&key);
+            // Both have what the environment was opened with.
+            let is_path = key == "env.path" && value.as_str() != Some("");
+            let is_given = is_path || FROM_START.contains(&&*key) && self.given.has(&key);
             if defaults.get(&key) == Some(&value) && key != "env.name" && !is_given {
                 continue;
             }

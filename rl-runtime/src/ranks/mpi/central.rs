@@ -172,6 +172,10 @@ impl Collect for Central {
     fn stopper(&self) -> Arc<AtomicBool> {
         self.collector.stopper()
     }
+
+    fn counter(&self) -> Option<Arc<AtomicU64>> {
+        self.collector.counter()
+    }
 }
 
 impl Drop for Central {

@@ -28,8 +28,8 @@ pub(crate) const VERB: &str = "actor-process";
 const MAX_LEN: u64 = 1 << 36;
 /// Longest wait for a process to take an order, beyond `start_timeout_s`.
 const START_LIMIT: Duration = Duration::from_secs(120);
-/// Time in which a process closes its environments.
-const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+/// Time in which a process ends once its environments are closed, or at once.
+const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// Returns the seed of an actor's process.
 ///
@@ -168,6 +168,8 @@ impl<'a> ActorRank<'a> {
 struct ActorProcess {
     child: Child,
     link: Link,
+    /// Time in which it ends once its socket is closed.
+    limit: Duration,
 }
 
 impl ActorProcess {
@@ -190,7 +192,7 @@ impl ActorProcess {
         };
         let (child, socket) = spawned().map_err(Error::io(VERB))?;
         write(&socket, &MessageKind::Role.encode(role)?).map_err(Error::io(VERB))?;
-        Ok(Self { child, link: Link::new(socket) })
+        Ok(Self { child, link: Link::new(socket), limit: END_LIMIT })
     }
 
     /// Ends the process; returns the cause of its failure.
@@ -215,11 +217,23 @@ impl ActorProcess {
     }
 }
 
+impl Drop for ActorRank<'_> {
+    /// Lets a process that has not failed close its environments.
+    fn drop(&mut self) {
+        let limit = self.config.faults().close_timeout + END_LIMIT;
+        self.process.iter_mut().filter(|_| !interrupt::requested()).for_each(|process| process.limit = limit);
+    }
+}
+
 impl Drop for ActorProcess {
     /// Lets the process close its environments, and kills it if that takes long.
     fn drop(&mut self) {
         let _ = self.link.socket.shutdown(Shutdown::Both);
-        if self.wait(CLOSE_LIMIT).is_none() {
+        if self.wait(self.limit).is_none() {
+            if self.limit > END_LIMIT {
+                let seconds = self.limit.as_secs_f64();
+                print::err(&format!("warning: the process of an actor has not ended within {seconds} s and is killed"));
+            }
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -28,10 +28,11 @@ use serde_json::{Map, Value, json};
 
 use self::blocking::WorkerEnv;
 use self::messages::{Hello, PROTOCOL};
-use self::process::{Failure, Launch, Limit, Process, Raised, WORKER_SPIN_US, locked};
+use self::process::{Failure, Launch, Limit, Process, Raised, WORKER_SPIN_US};
 use self::vec_env::WorkerVecEnv;
 use self::workers::{Workers, spawn};
 use crate::pipeline::faults::{FaultConfig, START_TIMEOUT};
+use crate::thread::locked;
 use crate::{Error, interrupt, print};
 
 pub use self::vec_env::env_seed;

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -23,12 +23,9 @@ use super::messages::{CLOSE, FAILED, HELLO, Hello, MAX_JSON, REPLY};
 use crate::channel::{Sender, bounded};
 use crate::interrupt;
 use crate::pipeline::faults::FaultConfig;
+use crate::pipeline::pauses::{paused_since, watch};
 use crate::report::resources::{Counted, of_trees};
-use crate::thread::spawn;
-
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::thread::{locked, spawn};
 
 /// The worker of Gymnasium environments.
 const SCRIPT: &str = include_str!("worker.py");
@@ -105,7 +102,9 @@ impl Deadline {
             self.interrupted = Some(Instant::now());
         }
         let stops = self.interrupted.is_some_and(|at| at.elapsed() >= INTERRUPTED_LIMIT);
-        if stops || self.begin.elapsed() >= self.limit.time { Err(Failure::Hung(self.limit)) } else { Ok(()) }
+        let is_over = self.begin.elapsed() >= self.limit.time;
+        let is_late = is_over && self.begin.elapsed().saturating_sub(paused_since(self.begin)) >= self.limit.time;
+        if stops || is_late { Err(Failure::Hung(self.limit)) } else { Ok(()) }
     }
 }
 
@@ -189,6 +188,7 @@ impl Process {
     /// # Errors
     /// The errors of the system, such as a lack of processes.
     pub(super) fn spawn(launch: &Launch, ask: impl FnOnce(u32) -> String) -> std::io::Result<Self> {
+        watch();
         let (socket, theirs) = UnixStream::pair()?;
         let mut command = Command::new("sh");
         command.args(["-c", KEEPER, "sh"]);
@@ -212,7 +212,7 @@ impl Process {
             let read = move || {
                 let mut some = [0; 4096];
                 while let Ok(n @ 1..) = lines.read(&mut some) {
-                    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut log = locked(&log);
                     log.extend_from_slice(&some[..n]);
                     let more = log.len().saturating_sub(MAX_LOG);
                     log.drain(..more);
@@ -463,7 +463,7 @@ impl Process {
 
     /// Last lines that the process has printed.
     pub(super) fn log(&self) -> String {
-        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = locked(&self.log);
         let text = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = text.trim_end().lines().collect();
         lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")

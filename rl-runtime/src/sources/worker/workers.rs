@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 
 use crate::pipeline::faults::FaultConfig;
 use crate::print;
-use crate::sources::worker::process::{Failure, Launch, Limit, Process, locked};
+use crate::sources::worker::process::{Failure, Launch, Limit, Process};
+use crate::thread::locked;
 
 /// Workers of one kind of environments, and processes that wait for work.
 pub(super) struct Workers {

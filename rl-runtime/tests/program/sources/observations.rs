@@ -173,7 +173,7 @@ fn a_lost_life_ends_an_episode_and_returns_are_of_whole_games() {
         let names = rows.next().unwrap();
         let [n, mean, length] = ["time/episodes", "rollout/ep_rew_mean", "rollout/ep_len_mean"]
             .map(|name| names.iter().position(|other| *other == name).unwrap_or_else(|| panic!("{name} in {names:?}")));
-        let last = rows.last().unwrap();
+        let last = rows.next_back().unwrap();
         assert_eq!((last[n], last[mean], last[length]), ("36", "22", "11"), "{algo}");
     }
 

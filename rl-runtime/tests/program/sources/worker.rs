@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::{finish, python, python_with, rl, text};
+use crate::harness::{finish, python, python_with, rl, signal, text, until_it_trains, wait};
 use rl_envs::catalog::{Entry, Limits};
 use rl_envs::{
     ActionSpace, Actions, BlockingEnv as _, Dtype, MakeBlocking, ObsRows, Purpose, RandomActions, Rng, Space, Spaces, Steps,
@@ -443,6 +443,28 @@ fn an_environment_that_waits_is_told_from_one_that_computes() {
     let busy = |id: &str| open(id, &json!({})).batches().unwrap().busy(0).unwrap().unwrap();
     let (sleeps, computes) = (busy("Slow-sleeps-v0"), busy("Slow-computes-v0"));
     assert!(sleeps < 0.5 && computes > 0.5, "{sleeps} and {computes}");
+}
+
+#[test]
+fn a_pause_of_the_program_is_no_hang_of_its_environments() {
+    let Some(python) = python() else { return };
+    for drive in ["lockstep", "first_come"] {
+        let dir = tempfile::tempdir().unwrap();
+        let drive = format!("drive={drive}");
+        let settings = ["timeout_s=1", "ppo.n_steps=64", "ppo.batch_size=64", "eval_episodes=1", "hidden=[4]", &drive];
+        let mut command =
+            rl(&["train", "gym:tests.worker_envs:Slow-sleeps-v0", "--envs", "2", "--steps", "1024", "--run-dir", "run"]);
+        command.args(settings.iter().flat_map(|setting| ["--set", setting])).current_dir(dir.path());
+        let child = command.env("RL_PYTHON", &python).env("PYTHONPATH", with_tests()).spawn().unwrap();
+        let id = child.id();
+        until_it_trains(id);
+        signal(id, "-STOP");
+        std::thread::sleep(Duration::from_millis(2500));
+        signal(id, "-CONT");
+        let output = wait(child);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !error.contains("warning"), "{drive}: {error}");
+    }
 }
 
 #[test]
