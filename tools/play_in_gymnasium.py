@@ -24,7 +24,7 @@ def newest(path):
     """Returns a checkpoint, or a run's newest one."""
     if (path / "params.safetensors").exists():
         return path
-    checkpoints = sorted((path / "checkpoints").glob("ckpt-*"))
+    checkpoints = sorted(path for path in (path / "checkpoints").glob("ckpt-*") if path.suffix != ".tmp")  # while it is written
     if not checkpoints:
         raise SystemExit(f"{path}: no checkpoint")
     return checkpoints[-1]

@@ -19,6 +19,9 @@ import onnxruntime
 from gymnasium import spaces
 
 
+FLOAT_IMAGES = True
+
+
 def flat(space, obs, keys=(), raw_images=False, change=None):
     """Returns an observation as the model reads it: numbers, categories from 0 on, or a picture with its channels in front.
 
@@ -54,7 +57,8 @@ def is_picture(space):
     """Returns true for bytes from 0 to 255 in two or three dimensions, and floats from 0 to 1 in three."""
     if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
         return False
-    most = 255 if space.dtype == np.uint8 else 1 if space.dtype.kind == "f" and len(space.shape) == 3 else None
+    is_float = FLOAT_IMAGES and space.dtype.kind == "f" and len(space.shape) == 3
+    most = 255 if space.dtype == np.uint8 else 1 if is_float else None
     return most is not None and np.all(space.low == 0) and np.all(space.high == most)
 
 
@@ -143,11 +147,14 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keys", default="", help="parts of a Dict that are observed, with commas between them; all if left out")
     parser.add_argument("--raw-images", action="store_true", help="pictures of a Dict were not divided by 255")
+    parser.add_argument("--no-float-images", action="store_true", help="floats from 0 to 1 are numbers, as by env.float_images = false")
     parser.add_argument("--action-repeat", type=int, default=1, help="times that each action is taken, as env.action_repeat")
     parser.add_argument("--time-limit", type=int, default=0, help="steps after which an episode is cut off, as env.time_limit; 0: none")
     parser.add_argument("--grayscale", action="store_true", help="pictures are made grey, as env.grayscale")
     parser.add_argument("--resize", type=int, default=0, help="rows and columns of pictures, as env.resize, which needs OpenCV; 0: theirs")
     args = parser.parse_args()
+    global FLOAT_IMAGES
+    FLOAT_IMAGES = not args.no_float_images
     keys = [key.strip() for key in args.keys.split(",") if key.strip()]
     if args.env.startswith("ALE/"):
         parser.error("this script does not prepare Atari's games as a training does")

@@ -547,14 +547,16 @@ fn no_environment_of_the_catalog_misbehaves() {
 /// Two environments in one process, one of which observes NaN once.
 ///
 /// The process is lost, and both episodes with it, at a restart or at a repeated step. Episodes take 5 steps; a game of two lives
-/// has two.
+/// has two. The first observation is NaN if the first environment is `sick_at` step 0.
 struct Lost {
     obs: Space,
     actions: ActionSpace,
     t: [u32; 2],
-    lives: u32,
+    lives: [u32; 2],
     goes_on: [bool; 2],
+    /// Step of the first environment, over its episodes.
     sick_at: u32,
+    step: u32,
     at_restart: bool,
     at_repeat: bool,
     faults: Vec<(usize, String)>,
@@ -563,8 +565,8 @@ struct Lost {
 impl Lost {
     fn new(at_restart: bool, at_repeat: bool) -> Self {
         let (obs, actions) = (Space::vector(&[0.0], &[10.0]), ActionSpace::Discrete { n: 2, masked: false });
-        let (t, lives, goes_on, sick_at) = ([0; 2], 1, [false; 2], 3);
-        Self { obs, actions, t, lives, goes_on, sick_at, at_restart, at_repeat, faults: Vec::new() }
+        let (t, lives, goes_on, sick_at) = ([0; 2], [1; 2], [false; 2], 3);
+        Self { obs, actions, t, lives, goes_on, sick_at, step: 0, at_restart, at_repeat, faults: Vec::new() }
     }
 
     fn lose(&mut self, all: &[usize]) {
@@ -576,14 +578,15 @@ impl Lost {
     fn advance(&mut self, i: usize, row: usize, steps: &mut StepSlicesMut<'_>) {
         let Obs::F32(obs) = &mut steps.obs else { panic!("f32") };
         self.t[i] += 1;
-        let is_sick = i == 0 && self.t[0] == self.sick_at && std::mem::take(&mut self.sick_at) != 0;
+        self.step += u32::from(i == 0);
+        let is_sick = i == 0 && self.step == self.sick_at;
         let ended = self.t[i].is_multiple_of(5);
         if ended {
             let Obs::F32(final_obs) = &mut steps.final_obs else { panic!("f32") };
             final_obs[row] = self.t[i] as f32;
         }
-        self.goes_on[i] = ended && self.t[i] < 5 * self.lives;
-        self.t[i] %= 5 * self.lives;
+        self.goes_on[i] = ended && self.t[i] < 5 * self.lives[i];
+        self.t[i] %= 5 * self.lives[i];
         obs[row] = if is_sick { f32::NAN } else { self.t[i] as f32 };
         (steps.rewards[row], steps.terminated[row], steps.truncated[row]) = (1.0, u8::from(ended), 0);
     }
@@ -610,6 +613,9 @@ impl VecEnv for Lost {
         let Obs::F32(obs) = obs else { panic!("f32") };
         self.t = [0; 2];
         obs.fill(0.0);
+        if self.sick_at == 0 {
+            obs[0] = f32::NAN;
+        }
         Ok(())
     }
 
@@ -684,7 +690,8 @@ fn a_process_that_is_lost_while_a_number_is_mended_is_a_fault_of_all_its_environ
 
 #[test]
 fn the_loss_of_a_life_ends_an_episode_that_is_learnt_from_and_no_game() {
-    let game = |sick_at| Lost { lives: 2, sick_at, ..Lost::new(false, false) };
+    let never = u32::MAX;
+    let game = |sick_at| Lost { lives: [2; 2], sick_at, ..Lost::new(false, false) };
     let net = NetConfig { memory: MemoryKind::Gru, ..NetConfig::default() };
     let policy = ActorCritic::new(&game(0).obs, &game(0).actions, &net, 3).unwrap();
     let collect = |sick_at, n_steps| {
@@ -700,7 +707,7 @@ fn the_loss_of_a_life_ends_an_episode_that_is_learnt_from_and_no_game() {
         (episodes, ends, of_first)
     };
     let whole = Episode { episode_return: 10.0, length: 10 };
-    let (episodes, ends, of_first) = collect(0, 12);
+    let (episodes, ends, of_first) = collect(never, 12);
     assert_eq!((episodes, ends), (vec![whole; 2], vec![(4, 0), (4, 1), (9, 0), (9, 1)]));
     assert_eq!(of_first, [(4, 1), (9, 1)]);
     // The step after a lost life fails: the game is dropped, and its episode has ended before.
@@ -708,12 +715,32 @@ fn the_loss_of_a_life_ends_an_episode_that_is_learnt_from_and_no_game() {
     assert_eq!((episodes, ends), (vec![whole], vec![(4, 0), (4, 1), (9, 0), (9, 1)]));
     assert_eq!(of_first, [(4, 1), (9, 1)]);
 
-    let played = evaluate_with(&policy, &mut game(0), &EvalConfig::new(0), &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let played = evaluate_with(&policy, &mut game(never), &EvalConfig::new(0), &mut |_, _| ControlFlow::Continue(())).unwrap();
     assert_eq!((played.episodes, played.cut), (vec![whole; 2], 0));
-    let mut stats = EpisodeStats::new(game(0));
+    let mut stats = EpisodeStats::new(game(never));
     let mut steps = Steps::new(&stats);
     stats.reset(0, &mut steps).unwrap();
     (0..12).for_each(|_| stats.step(&mut steps).unwrap());
     let lengths: Vec<_> = stats.take_finished().iter().map(|episode| episode.length).collect();
     assert_eq!(lengths, [10, 10]);
+}
+
+#[test]
+fn an_evaluation_outlives_bad_numbers_that_it_need_not_count() {
+    let play = |sick_at, on_nonfinite| {
+        let mut envs = Lost { lives: [1, 2], sick_at, ..Lost::new(false, false) };
+        let policy = ActorCritic::new(&envs.obs, &envs.actions, &NetConfig::default(), 3).unwrap();
+        let config = EvalConfig { on_nonfinite, ..EvalConfig::new(0) };
+        let played = evaluate_with(&policy, &mut envs, &config, &mut |_, _| ControlFlow::Continue(()))?;
+        Ok::<_, rl_agents::Error>((played.cut, played.episodes.iter().map(|episode| episode.length).collect::<Vec<_>>()))
+    };
+    for (on_nonfinite, sick_at, expected) in [
+        (OnNonfinite::Error, 7, Some((0, vec![5, 10]))),
+        (OnNonfinite::Error, 3, None),
+        (OnNonfinite::Error, 0, None),
+        (OnNonfinite::Truncate, 3, Some((1, vec![2, 10]))),
+        (OnNonfinite::Truncate, 0, Some((0, vec![5, 10]))),
+    ] {
+        assert_eq!(play(sick_at, on_nonfinite).ok(), expected, "{on_nonfinite:?} at step {sick_at}");
+    }
 }

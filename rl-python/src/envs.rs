@@ -308,15 +308,23 @@ impl Envs {
 
     /// Frees the environments; every later call is an error.
     fn close(&self) -> PyResult<()> {
+        if self.is_foreign() {
+            return Ok(());
+        }
         *self.lock()? = None;
         Ok(())
     }
 }
 
 impl Envs {
+    /// True in a process that was forked from that of the threads.
+    fn is_foreign(&self) -> bool {
+        self.process.is_some_and(|process| process != std::process::id())
+    }
+
     /// Borrows the batch for one call.
     fn lock(&self) -> PyResult<MutexGuard<'_, Option<Batch>>> {
-        if self.process.is_some_and(|process| process != std::process::id()) {
+        if self.is_foreign() {
             let text = "these environments were made before a fork, which copies no threads; make them in this process";
             return Err(PyRuntimeError::new_err(text));
         }

@@ -18,7 +18,7 @@ use crate::array::view;
 use crate::envs::{describe_actions, describe_obs};
 use crate::error::{bad, raised};
 use crate::replay::{Observed, lens};
-use crate::train::open_saved;
+use crate::train::{interruptible, open_saved};
 
 /// A policy, with memory to act in.
 struct Acts {
@@ -42,10 +42,9 @@ impl Policy {
     /// Loads the policy of a checkpoint, or of a run's newest or best one.
     #[new]
     fn new(py: Python<'_>, path: PathBuf, best: bool, trust: bool, python: PathBuf) -> PyResult<Self> {
-        py.detach(|| {
+        interruptible(py, "loading", move || {
             let entry = open_saved(&path, best, trust, python)?;
             let saved = rl_runtime::checkpoint::policy(&path, best, &entry).map_err(raised)?;
-            entry.batches().into_iter().for_each(|batches| batches.close());
             let (path, spaces, state_len) = (saved.path.clone(), saved.entry.spaces(), saved.policy.state_len());
             let acts = Mutex::new(Acts { saved, scratch: Scratch::default() });
             Ok(Self { path, spaces, state_len, acts, sampled: AtomicU64::new(0) })

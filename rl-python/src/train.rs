@@ -1,13 +1,14 @@
 //! Training, resuming and evaluating: the same files as those of `rl train`.
 
 use std::ffi::OsString;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Mutex, TryLockError};
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
@@ -38,9 +39,18 @@ static TRAINS: Mutex<()> = Mutex::new(());
 
 /// Message of a training to the thread of Python.
 enum Told {
-    Begun { path: PathBuf, env: String, algo: String, steps: u64 },
-    Row(Vec<(&'static str, f64)>),
-    Evaluation { env_steps: u64, result: Evaluation },
+    Begun {
+        path: PathBuf,
+        env: String,
+        algo: String,
+        steps: u64,
+    },
+    /// Metrics; the training waits until the sender is dropped, if there is one.
+    Row(Vec<(&'static str, f64)>, Option<Sender<()>>),
+    Evaluation {
+        env_steps: u64,
+        result: Evaluation,
+    },
     Warning(String),
 }
 
@@ -76,19 +86,36 @@ fn layers(given: &Bound<'_, PyDict>) -> PyResult<Layers> {
     Ok(layers)
 }
 
+/// An environment whose worker processes end with it.
+pub(crate) struct Opened(Entry);
+
+impl Deref for Opened {
+    type Target = Entry;
+
+    fn deref(&self) -> &Entry {
+        &self.0
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.0.batches().into_iter().for_each(|batches| batches.close());
+    }
+}
+
 /// Opens the environment of a run.
 ///
 /// Code of somebody's choice is executed only if the caller trusts it.
-pub(crate) fn open_saved(path: &std::path::Path, best: bool, trust: bool, python: PathBuf) -> PyResult<Entry> {
+pub(crate) fn open_saved(path: &std::path::Path, best: bool, trust: bool, python: PathBuf) -> PyResult<Opened> {
     let config = checkpoint::config(path, best).map_err(raised)?;
     open_trusted(&config, path, trust, python)
 }
 
-fn open_trusted(config: &Config, path: &std::path::Path, trust: bool, python: PathBuf) -> PyResult<Entry> {
+fn open_trusted(config: &Config, path: &std::path::Path, trust: bool, python: PathBuf) -> PyResult<Opened> {
     if config.env.is_code() && !trust {
         return Err(bad(format!("{} would execute {}; if you trust it, pass trust=True", path.display(), config.env.name)));
     }
-    open_env(&config.env, &[], &options(python)).map_err(raised)
+    open_env(&config.env, &[], &options(python)).map(Opened).map_err(raised)
 }
 
 fn options(python: PathBuf) -> WorkerOptions {
@@ -98,15 +125,17 @@ fn options(python: PathBuf) -> WorkerOptions {
 /// A training that is ready to run, with the directory that it writes.
 struct Ready {
     config: Config,
-    entry: Entry,
     dir: RunDir,
     training: Training,
+    /// After the training, which has its environments.
+    entry: Opened,
     notes: Vec<String>,
 }
 
 /// Runs a training on a thread of its own.
 ///
 /// Python's thread handles signals and calls `listener(kind, values)`, which ends the training by returning False or raising.
+/// If it has a `callback`, the training waits for it.
 fn run(
     py: Python<'_>,
     listener: &Bound<'_, PyAny>,
@@ -120,20 +149,26 @@ fn run(
         }
     };
     interrupt::clear();
+    let waits = !listener.getattr("callback")?.is_none();
     let (tell, told) = unbounded();
     let work = move || {
-        let Ready { config, entry, dir, mut training, notes } = begin()?;
+        let Ready { config, dir, mut training, entry, notes } = begin()?;
         let (path, env, algo) = (dir.path().to_path_buf(), entry.name.into(), config.algo.name().into());
         send(&tell, Told::Begun { path: path.clone(), env, algo, steps: config.run.steps });
         notes.into_iter().chain(config.warnings(&entry)).for_each(|note| send(&tell, Told::Warning(note)));
         let outcome = training.run(&dir, &mut |event| match event {
-            Event::Row { row, .. } => send(&tell, Told::Row(row.values.clone())),
+            Event::Row { row, .. } => {
+                let (answer, answered) = bounded(0);
+                send(&tell, Told::Row(row.values.clone(), waits.then_some(answer)));
+                // The sender is dropped once the callback has returned.
+                let _ = answered.recv();
+            }
             Event::Evaluation { env_steps, result } => send(&tell, Told::Evaluation { env_steps, result: *result }),
             Event::Warning(text) => send(&tell, Told::Warning(text.into())),
             _ => {}
         });
         drop(training);
-        entry.batches().into_iter().for_each(|batches| batches.close());
+        drop(entry);
         Ok::<_, PyErr>((path, outcome.map_err(raised)?))
     };
     let trainer = thread::Builder::new().name("training".into()).spawn(work)?;
@@ -174,7 +209,7 @@ fn listen(py: Python<'_>, listener: &Bound<'_, PyAny>, told: &Receiver<Told>) ->
 }
 
 fn call(py: Python<'_>, listener: &Bound<'_, PyAny>, told: Told) -> PyResult<()> {
-    let values = PyDict::new(py);
+    let (values, mut waits) = (PyDict::new(py), None);
     let kind = match told {
         Told::Begun { path, env, algo, steps } => {
             values.set_item("path", path)?;
@@ -183,7 +218,8 @@ fn call(py: Python<'_>, listener: &Bound<'_, PyAny>, told: Told) -> PyResult<()>
             values.set_item("steps", steps)?;
             "begun"
         }
-        Told::Row(row) => {
+        Told::Row(row, answer) => {
+            waits = answer;
             row.into_iter().try_for_each(|(name, value)| values.set_item(name, value))?;
             "metrics"
         }
@@ -197,10 +233,43 @@ fn call(py: Python<'_>, listener: &Bound<'_, PyAny>, told: Told) -> PyResult<()>
             "warning"
         }
     };
-    if listener.call1((kind, values))?.extract::<bool>().is_ok_and(|go_on| !go_on) {
+    let answer = listener.call1((kind, values));
+    let goes_on = answer.as_ref().is_ok_and(|answer| answer.extract::<bool>().unwrap_or(true));
+    if !goes_on {
         interrupt::request();
     }
-    Ok(())
+    drop(waits);
+    answer.map(drop)
+}
+
+/// Works on a thread of its own, while Python's handles signals.
+///
+/// One that raises asks the work to end.
+pub(crate) fn interruptible<T: Send + 'static>(
+    py: Python<'_>,
+    name: &str,
+    work: impl FnOnce() -> PyResult<T> + Send + 'static,
+) -> PyResult<T> {
+    // A training of another thread has the request.
+    let clear = || TRAINS.try_lock().is_ok().then(interrupt::clear);
+    clear();
+    let (done, ended) = bounded::<()>(0);
+    let work = move || {
+        let _done = done;
+        work()
+    };
+    let worker = thread::Builder::new().name(name.into()).spawn(work)?;
+    let mut stopped = Ok(());
+    while py.detach(|| ended.recv_timeout(SIGNALS)) == Err(RecvTimeoutError::Timeout) {
+        if let Err(error) = py.check_signals() {
+            interrupt::request();
+            stopped = Err(error);
+        }
+    }
+    let result = py.detach(|| worker.join());
+    clear();
+    stopped?;
+    result.map_err(|_| PyRuntimeError::new_err(format!("the {name} has panicked, which is a bug; the message is on stderr")))?
 }
 
 fn set_evaluation(values: &Bound<'_, PyDict>, result: &Evaluation) -> PyResult<()> {
@@ -246,13 +315,13 @@ pub(crate) fn train(
 fn begin(layers: Layers, run_dir: Option<PathBuf>, python: PathBuf) -> Result<Ready, Error> {
     let env: EnvConfig = layers.env()?.ok_or_else(|| Error::config("no environment is given"))?;
     let algo = layers.text("algo")?.map_or(Ok(Algo::default()), |name| Algo::find(&name))?;
-    let entry = open_env(&env, &[], &options(python))?;
+    let entry = Opened(open_env(&env, &[], &options(python))?);
     let config = layers.resolve(&entry, algo)?;
     let device = describe_device(&config, &entry, None)?;
     Budget::training(&config, &entry).check()?;
     let dir = RunDir::create(run_dir.as_deref(), &config, &device)?;
     match Training::builder(&config, &entry).build() {
-        Ok(training) => Ok(Ready { config, entry, dir, training, notes: Vec::new() }),
+        Ok(training) => Ok(Ready { config, dir, training, entry, notes: Vec::new() }),
         Err(error) => {
             dir.discard();
             Err(error)
@@ -275,7 +344,7 @@ pub(crate) fn resume(
     run(py, listener, move || {
         let source = Source::open(&path, run_dir.is_some()).map_err(raised)?;
         let entry = open_trusted(source.config(), &path, trust, python)?;
-        let continued = || {
+        let continued = move || {
             let config = layers.over(source.config(), &entry)?;
             let differences = config.differences(source.config());
             if !differences.is_empty() {
@@ -285,7 +354,7 @@ pub(crate) fn resume(
             let Resumed { dir, training, notes } =
                 source.begin(&config, &entry, run_dir.as_deref(), &device, Profile::new(false), None)?;
             dir.replace_config(&config)?;
-            Ok(Ready { config, entry, dir, training, notes })
+            Ok(Ready { config, dir, training, entry, notes })
         };
         continued().map_err(raised)
     })
@@ -308,7 +377,7 @@ pub(crate) fn evaluate(
     if !(1..=1_000_000).contains(&episodes) {
         return Err(bad(format!("episodes is {episodes}; it must be a whole number from 1 to 1000000")));
     }
-    let result = py.detach(|| {
+    let result = interruptible(py, "evaluation", move || {
         let entry = open_saved(&path, best, trust, python)?;
         let played = || {
             let saved = checkpoint::policy(&path, best, &entry)?;
@@ -321,9 +390,7 @@ pub(crate) fn evaluate(
             };
             evaluate_policy(&*saved.policy, &saved.entry, episodes, &config, &Pool::new(threads)?)
         };
-        let result = played();
-        entry.batches().into_iter().for_each(|batches| batches.close());
-        result.map_err(raised)
+        played().map_err(raised)
     })?;
     let values = PyDict::new(py);
     let result = result.ok_or_else(|| PyRuntimeError::new_err("the evaluation was interrupted"))?;
@@ -348,13 +415,12 @@ pub(crate) fn export(
         "rust" => Export::Rust,
         _ => return Err(bad(format!("form is {form:?}; it must be \"onnx\", \"c\" or \"rust\""))),
     };
-    let report = py.detach(|| {
+    let report = interruptible(py, "export", move || {
         if let Some(out) = &out {
             form.check_name(out).map_err(raised)?;
         }
         let entry = open_saved(&path, best, trust, python)?;
         let exported = checkpoint::policy(&path, best, &entry).and_then(|saved| checkpoint::export(&saved, form, out.as_deref()));
-        entry.batches().into_iter().for_each(|batches| batches.close());
         exported.map_err(raised)
     })?;
     let values = PyDict::new(py);

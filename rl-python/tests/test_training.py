@@ -1,5 +1,7 @@
 """Training, runs and policies."""
 
+import contextlib
+import multiprocessing
 import os
 import re
 import shutil
@@ -8,6 +10,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -134,6 +138,72 @@ def test_a_callback_hears_rows_and_ends_the_run(tmp_path):
     done = run.outcome["env_steps"]
     assert run.resume(done + 1024, progress=False).outcome["env_steps"] >= done + 1024
     assert list(run.metrics()) and (np.diff(run.metrics()["time/total_timesteps"]) > 0).all()
+
+
+def test_a_training_waits_for_its_callback_and_calls_it_no_more_after_it_said_no(tmp_path):
+    rows = []
+
+    def callback(row):
+        time.sleep(0.2)
+        rows.append(row["time/total_timesteps"])
+        return len(rows) < 2
+
+    run = samebits.train("cartpole", callback=callback, run_dir=tmp_path / "run", **{**SHORT, "steps": 10**8})
+    metrics = run.metrics()["time/total_timesteps"]
+    assert len(rows) == 2 and run.outcome["end"] == "interrupted" and run.outcome["env_steps"] == metrics[-1] and len(metrics) <= 3
+
+
+def _workers():
+    """Counts the processes that this one has started."""
+    children = set()
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/self/task/{task}/children") as file:
+            children.update(file.read().split())
+    return len(children)
+
+
+def test_a_training_that_is_refused_leaves_no_worker_processes(tmp_path):
+    before = _workers()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="did you mean"):
+            samebits.train("gym:CartPole-v1", settings={"ppo.n_stesp": 4}, run_dir=tmp_path / "run", **SHORT)
+    assert _workers() == before
+
+
+def _train_in_a_child(path, queue):
+    run = samebits.train("gym:CartPole-v1", steps=256, num_envs=2, run_dir=path, progress=False)
+    queue.put(run.outcome["env_steps"])
+
+
+def test_a_forked_process_trains_in_worker_processes_of_its_own(tmp_path):
+    samebits.train("gym:CartPole-v1", steps=256, num_envs=2, run_dir=tmp_path / "here", progress=False)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_train_in_a_child, args=(tmp_path / "there", queue))
+    child.start()
+    assert queue.get(timeout=100) >= 256
+    child.join()
+
+
+def test_ctrl_c_ends_an_evaluation(run):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run.evaluate(1_000_000, threads=1)
+    assert time.monotonic() - begin < 20
+    assert run.evaluate(2)["episodes"] == 2
+
+
+def test_a_checkpoint_that_is_resumed_in_a_run_of_its_own_names_that_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = {"checkpoint_every": 1024, "keep_checkpoints": 100}
+    whole = samebits.train("cartpole", run_dir=tmp_path / "run", settings=settings, **{**SHORT, "steps": 4096})
+    first = sorted((whole.path / "checkpoints").glob("ckpt-*"))[0]
+    other = samebits.Run.open(first)
+    other.resume(progress=False)
+    assert other.path != first and other.path == Path(other.outcome["path"])
+    assert (other.path / "metrics.csv").is_file()
 
 
 def test_an_exception_of_a_callback_comes_back(tmp_path):

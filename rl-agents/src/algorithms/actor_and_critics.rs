@@ -74,7 +74,7 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
     /// # Errors
     /// Errors of [`NetConfig::check`](crate::NetConfig::check); [`Error::Buffer`] if the replay memory does not fit.
     pub(crate) fn new(
-        mut policy: P,
+        policy: P,
         critics: &CriticSettings,
         replay: ReplaySettings,
         obs: &Space,
@@ -85,7 +85,6 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
         let CriticSettings { rule, batch_size, seed, .. } = *critics;
         let critics = Critics::new(obs, actions, policy.net(), critics)?;
         let (experience, batch) = Experience::new(replay, obs, actions, n_envs, seed, storage)?;
-        policy.act_randomly_until(experience.random_steps());
         let columns = || vec![0.0; batch_size * actions.len()];
         Ok(Self {
             critics,
@@ -104,6 +103,12 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
             sums: UpdateSums::default(),
             device: None,
         })
+    }
+
+    /// Returns the policy to act with, at random until learning begins.
+    pub(crate) fn acting(&mut self) -> &P {
+        self.policy.act_randomly_until(self.experience.random_steps());
+        &self.policy
     }
 
     /// Draws normal numbers of the update's streams from `first` on, as noise.
@@ -226,7 +231,6 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
         self.critics.load(loaded.critics)?;
         self.optimizer = loaded.optimizer;
         self.experience.load(&snapshot.counters);
-        self.policy.act_randomly_until(self.experience.random_steps());
         Ok(())
     }
 
@@ -263,8 +267,6 @@ pub(crate) trait Continuous: Learns + Sized {
     fn learn_due(&mut self, rollout: &Rollout, remaining: f32, rate: f32, pool: &Pool) -> Result<(), Error> {
         self.both().sums = UpdateSums::default();
         learn_from(self, rollout, 1.0 - remaining, pool)?;
-        let both = self.both();
-        both.policy.act_randomly_until(both.experience.random_steps());
         // The device may still work on both minibatches.
         self.turn(rate)?;
         self.turn(rate)?;

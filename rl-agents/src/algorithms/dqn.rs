@@ -314,7 +314,7 @@ impl Dqn {
     /// # Errors
     /// Those of [`Dqn::new`].
     pub fn new_in(
-        mut network: QNetwork,
+        network: QNetwork,
         config: DqnConfig,
         obs: &Space,
         actions: &ActionSpace,
@@ -345,7 +345,6 @@ impl Dqn {
         let optimizer = optimizer(DqnConfig::RULE, network.network());
         let mut target = network.clone();
         target.network_mut().only_forward();
-        network.act_randomly_until(experience.random_steps());
         let mut agent =
             Self { network, target, config, n_envs, optimizer, experience, memory, sums: Sums::default(), device: None };
         agent.acting(1.0);
@@ -667,6 +666,7 @@ impl Agent for Dqn {
     }
 
     fn acting(&mut self, remaining: f32) -> &dyn Policy {
+        self.network.act_randomly_until(self.experience.random_steps());
         self.network.explore(self.config.epsilon(1.0 - remaining), self.config.exploration_spread, self.n_envs, 0);
         &self.network
     }
@@ -679,7 +679,6 @@ impl Agent for Dqn {
         let done = 1.0 - remaining;
         self.sums = Sums::default();
         learn_from(self, rollout, done, pool)?;
-        self.network.act_randomly_until(self.experience.random_steps());
         self.fetch(done, pool)?;
         let sums = self.sums;
         let mut metrics = Metrics::default();
@@ -716,7 +715,6 @@ impl Agent for Dqn {
         self.network.network_mut().set_params(&snapshot.params, snapshot.counters.version)?;
         self.target.network_mut().set_params(target, 0)?;
         self.experience.load(&snapshot.counters);
-        self.network.act_randomly_until(self.experience.random_steps());
         self.load_device()
     }
 

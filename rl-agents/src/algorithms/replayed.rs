@@ -89,6 +89,9 @@ macro_rules! replay_settings {
             }
 
             /// Steps of a rollout: those of each environment between updates.
+            ///
+            /// # Panics
+            /// If `n_envs` is 0.
             #[must_use]
             pub fn rollout_steps(&self, n_envs: usize) -> usize {
                 (self.train_freq as usize / n_envs).max(1)
@@ -336,16 +339,16 @@ impl Experience {
         self.updates
     }
 
-    /// True once there have been more than `learning_starts` env steps.
+    /// True once there have been more than `learning_starts` env steps since the memory was empty, or an update.
     pub(crate) fn has_begun(&self) -> bool {
-        self.env_steps > self.settings.learning_starts
+        self.updates > 0 || self.env_steps - self.empty_at > self.settings.learning_starts
     }
 
     /// Number of lifetime steps in which all actions of an environment are random.
     ///
     /// 0 once learning has begun: those who count env steps from 1 again, such as evaluations, do not repeat them.
     pub(crate) fn random_steps(&self) -> u64 {
-        if self.has_begun() { 0 } else { self.settings.learning_starts.div_ceil(self.n_envs as u64) }
+        if self.has_begun() { 0 } else { (self.empty_at + self.settings.learning_starts).div_ceil(self.n_envs as u64) }
     }
 
     /// True if errors decide which transitions are drawn.
@@ -435,7 +438,7 @@ impl Experience {
 
     /// Updates the priorities of a minibatch by its errors.
     ///
-    /// A transition without a finite error is replayed rarely.
+    /// A transition without a finite error counts as one without any.
     ///
     /// # Errors
     /// [`Error::Buffer`].

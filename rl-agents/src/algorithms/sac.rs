@@ -356,6 +356,10 @@ impl Agent for Sac {
         &self.both.policy
     }
 
+    fn acting(&mut self, _remaining: f32) -> &dyn Policy {
+        self.both.acting()
+    }
+
     fn layout(&self) -> &Layout {
         self.both.policy.layout()
     }
@@ -649,6 +653,23 @@ mod tests {
         let (mut resumed, mut again) = agent(config(), LearnerKind::Fused, &[5]);
         resumed.load(&snapshot).unwrap();
         assert_eq!(n_random(&mut resumed, &mut again), 0, "in other environments, whose steps are counted from 1");
+
+        // Without its memory, a run that had not begun to learn needs as many random steps again.
+        let of = SacConfig { learning_starts: 54, ..config() };
+        let (mut learner, mut collector) = agent(of.clone(), LearnerKind::Fused, &[5]);
+        assert_eq!(n_random(&mut learner, &mut collector), 36);
+        let (snapshot, mut memory) = (learner.save().unwrap(), Vec::new());
+        learner.replay().unwrap().save_replay(&mut memory).unwrap();
+        for (keeps, expected) in [(false, [36, 18]), (true, [18, 0])] {
+            let (mut resumed, mut again) = agent(of.clone(), LearnerKind::Fused, &[5]);
+            again.load(collector.save().unwrap()).unwrap();
+            resumed.load(&snapshot).unwrap();
+            if keeps {
+                resumed.replay().unwrap().load_replay(&snapshot, &mut &memory[..]).unwrap();
+            }
+            let found = [(); 2].map(|()| n_random(&mut resumed, &mut again));
+            assert_eq!(found, expected, "{keeps}");
+        }
     }
 
     #[test]

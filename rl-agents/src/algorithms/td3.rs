@@ -292,6 +292,10 @@ impl Agent for Td3 {
         &self.both.policy
     }
 
+    fn acting(&mut self, _remaining: f32) -> &dyn Policy {
+        self.both.acting()
+    }
+
     fn layout(&self) -> &Layout {
         self.both.policy.layout()
     }

@@ -87,10 +87,17 @@ pub fn evaluate_with(
     let not_finite_at = |env_idx: usize, step, action, what| {
         Error::NotFinite(Anomaly { env_idx: first_env as usize + env_idx, step, action, what })
     };
-    if !bounds.hold(steps.obs.as_slice())
-        && let Some((i, what)) = (0..n).find_map(|i| not_finite(steps.obs.as_slice().row(i, d)).map(|what| (i, what)))
-    {
-        return Err(not_finite_at(i, 0, None, what));
+    if !bounds.hold(steps.obs.as_slice()) {
+        for i in 0..n {
+            if on_nonfinite == OnNonfinite::Truncate && not_finite(steps.obs.as_slice().row(i, d)).is_some() {
+                let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
+                let (obs, masks) = of_env(steps.obs.as_mut_slice(), masks, i, d);
+                guarded(envs, 0, |envs| envs.restart(i, obs, masks))?;
+            }
+            if let Some(what) = not_finite(steps.obs.as_slice().row(i, d)) {
+                return Err(not_finite_at(i, 0, None, what));
+            }
+        }
     }
     while over.contains(&false) && before_step(&*envs, &running).is_continue() {
         step += 1;
@@ -125,7 +132,8 @@ pub fn evaluate_with(
         if !all_finite(&raw_rewards) || !bounds.hold(steps.obs.as_slice()) {
             for i in 0..n {
                 let Some(what) = bad_step(raw_rewards[i], steps.obs.as_slice().row(i, d)) else { continue };
-                if on_nonfinite == OnNonfinite::Error {
+                // Later episodes do not count.
+                if on_nonfinite == OnNonfinite::Error && !over[i] {
                     let action = text(steps.actions.as_slice().row(i, envs.action_space().len()));
                     return Err(not_finite_at(i, step, Some(action), what));
                 }

@@ -71,7 +71,9 @@ impl ReplayBuffer {
         Ok(())
     }
 
-    /// Copies neighbouring transitions of the ring to a batch, from index `first` on.
+    /// Copies neighbouring transitions to a batch, from `first` on.
+    ///
+    /// That is an index of the ring, and with stacked frames the number of older transitions.
     ///
     /// # Errors
     /// [`Error::TooFew`] if there are not enough.

@@ -43,6 +43,8 @@ pub struct Pool {
 struct Team {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// Process that has the threads; a fork copies none.
+    process: u32,
 }
 
 /// The current job: `call(data, i)` for every i below `n`.
@@ -226,6 +228,10 @@ impl Shared {
 
 impl Drop for Team {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            std::mem::forget(std::mem::take(&mut self.threads));
+            return;
+        }
         locked(&self.shared.sleeping).1 = true;
         self.shared.wake.notify_all();
         for thread in self.threads.drain(..) {
@@ -269,7 +275,7 @@ impl Pool {
             wake: Condvar::new(),
             sleepers: AtomicUsize::new(0),
         });
-        let mut team = Team { shared, threads: Vec::new() };
+        let mut team = Team { shared, threads: Vec::new(), process: std::process::id() };
         for i in 1..n_threads {
             let shared = team.shared.clone();
             let thread = std::thread::Builder::new().name(format!("pool-{i}")).spawn(move || shared.serve(i));

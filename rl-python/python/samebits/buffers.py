@@ -63,7 +63,7 @@ class ReplayBuffer:
         """Adds a step of all environments, the first axis of every array.
 
         ``next_obs`` has the last observation of an episode where it has ended, not the first of the next one: with
-        ``make_vec``, ``np.where(ended[:, None], info["final_obs"], next_obs)``.
+        ``make_vec``, ``if "final_obs" in info: next_obs[ended] = info["final_obs"][ended]`` in a copy of ``next_obs``.
         """
         n, size = self.n_envs, self.n_envs * int(np.prod(self.obs_shape))
         truncated = np.zeros(n, np.uint8) if truncated is None else truncated
@@ -170,6 +170,7 @@ def vtrace(
     """V-trace (Espeholt et al., 2018), for steps of another policy: advantages and returns.
 
     ``ratios`` are the probabilities of the actions under the learning policy over those under the acting one; both clips are 1.
+    The policy gradient weights each advantage by ``np.minimum(ratios, 1)``, which is not in it.
     """
     given = _outcomes(rewards, next_values, terminated, truncated)
     return _samebits.vtrace(given, _aligned(values), _aligned(ratios), gamma, vtrace_lambda)

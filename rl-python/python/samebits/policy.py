@@ -14,7 +14,9 @@ from samebits import _samebits, spaces
 class Policy:
     """The policy of a run or of a checkpoint; ``Run.policy`` returns one.
 
-    ``predict`` has the signature of Stable-Baselines3's.
+    ``predict`` has the signature of Stable-Baselines3's, and is deterministic unless told otherwise. Discrete observations and
+    actions count from 0, and vectors of actions are flat: with an environment whose space begins elsewhere or has more axes,
+    ``env.step(np.reshape(action, space.shape) + space.start)``.
     """
 
     def __init__(self, path: str | os.PathLike, *, best: bool = False, trust: bool = False):

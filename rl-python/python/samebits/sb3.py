@@ -62,6 +62,8 @@ class VecEnv(_VecEnv):
 
     def get_attr(self, attr_name, indices=None):
         """Returns an attribute for each environment."""
+        if attr_name == "action_masks" and self.envs._masks is None:  # MaskablePPO asks
+            raise AttributeError("these environments have no masks")
         value = self.action_masks() if attr_name == "action_masks" else getattr(self.envs, attr_name)
         return [value for _ in self._get_indices(indices)]
 

@@ -59,7 +59,7 @@ def train(
             prints them all.
         env_kwargs: arguments of the environment's constructor.
         run_dir: directory to write to; None: the first free ``runs/ENV-ALGO-seedS-NUMBER``.
-        callback: called with each row of metrics, a dict; ends the training by returning False.
+        callback: called with each row of metrics, a dict, while the training waits; ends it by returning False.
         progress: True prints a line each second, or draws a bar in a notebook that has tqdm.
 
     Raises:
@@ -121,7 +121,7 @@ class _Listener:
     """Hears a training: prints, draws a bar, and calls the user's function."""
 
     def __init__(self, callback, progress):
-        self.callback, self.progress, self.bar, self.printed = callback, progress, None, 0.0
+        self.callback, self.progress, self.bar, self.printed, self.ends = callback, progress, None, 0.0, False
 
     def __call__(self, kind, values):
         if kind == "begun":
@@ -129,8 +129,9 @@ class _Listener:
             self._begin(values)
         elif kind == "metrics":
             self._show(values)
-            if self.callback is not None:
-                return self.callback(values)
+            if self.callback is not None and not self.ends:
+                self.ends = self.callback(values) is False
+                return not self.ends
         elif kind == "evaluation" and self.progress:
             self._say(f"{values['env_steps']} env steps: {values['return_mean']:.2f} over {values['episodes']} episodes")
         elif kind == "warning":
@@ -207,6 +208,7 @@ class Run:
             self.outcome = _samebits.resume(os.fspath(self.path), given, None, trust, sys.executable, listener)
         finally:
             listener.close()
+        self.path = Path(self.outcome["path"])  # a run of its own, for a checkpoint with later ones
         return self
 
     def evaluate(

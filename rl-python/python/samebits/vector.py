@@ -103,7 +103,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         """Begins new episodes in all environments.
 
         The episodes depend on ``seed`` and on nothing else. Without one, the first reset takes the seed of ``make_vec``, and every
-        later one draws another.
+        later one draws another, which follows from the last one given.
         """
         if options:
             raise ValueError(f"options are {options!r}; these environments have none, and only reset together")
@@ -112,6 +112,8 @@ class VectorEnv(gymnasium.vector.VectorEnv):
         if seed is None:
             seed = self._first_seed
             seed = int(self._seeds.integers(2**63)) if seed is None else seed
+        else:
+            self._seeds = np.random.default_rng(operator.index(seed) % 2**64)
         self._envs.reset(operator.index(seed) % 2**64)
         self._first_seed = None
         self._returns[:], self._lengths[:] = 0, 0
@@ -134,11 +136,14 @@ class VectorEnv(gymnasium.vector.VectorEnv):
             self._returns += self._envs.raw_rewards() if self._clips else self._rewards
             self._lengths += 1
         if ended:
-            info["final_obs"] = self._column(self._final_obs)
-            info["_final_obs"] = info["_final_info"] = self._terminated | self._truncated
+            over = info["_final_obs"] = info["_final_info"] = self._terminated | self._truncated
+            info["final_obs"] = self._final_obs
+            if self.copy:  # most rows are untouched memory
+                info["final_obs"] = np.zeros_like(self._final_obs)
+                info["final_obs"][over] = self._final_obs[over]
             info["final_info"] = {} if self._masks is None else {"action_mask": self._column(self._final_masks)}
             if self._records:
-                over = info["_episode"] = info["_final_obs"]
+                info["_episode"] = over
                 info["episode"] = {"r": np.where(over, self._returns, 0), "l": np.where(over, self._lengths, 0)}
                 self._returns[over], self._lengths[over] = 0, 0
         terminated, truncated = self._column(self._terminated), self._column(self._truncated)
@@ -151,7 +156,7 @@ class VectorEnv(gymnasium.vector.VectorEnv):
     def frame(self, index: int) -> np.ndarray | None:
         """Draws one environment as (height, width, 3); None if it does not draw itself."""
         height, width, pixels = self._envs.render(index, FRAME)
-        return np.frombuffer(bytes(pixels), np.uint8).reshape(height, width, 3) if height else None
+        return np.frombuffer(bytes(pixels), np.uint8).reshape(height, width, 3).copy() if height else None
 
     def get_state(self) -> bytes:
         """Encodes the state of all environments, apart from their observations, and of their episodes' statistics."""

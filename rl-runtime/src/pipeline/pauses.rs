@@ -3,7 +3,7 @@
 //! A call that waits for an environment has a time limit, which a pause must not use up. A thread looks at the clock ten times
 //! a second; where it was late by more than a second, the program has paused.
 
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::thread::{locked, spawn};
@@ -17,13 +17,19 @@ const REMEMBERED: usize = 64;
 
 /// Latest look at the clock, and pauses before it: their ends and lengths.
 struct Pauses {
+    /// Process with the thread that looks; a fork copies no threads.
+    process: u32,
     looked: Instant,
     all: Vec<(Instant, Duration)>,
 }
 
-static PAUSES: OnceLock<Mutex<Pauses>> = OnceLock::new();
+static PAUSES: Mutex<Option<Pauses>> = Mutex::new(None);
 
 impl Pauses {
+    fn new() -> Self {
+        Self { process: std::process::id(), looked: Instant::now(), all: Vec::new() }
+    }
+
     fn look(&mut self, now: Instant) {
         let gap = now.saturating_duration_since(self.looked);
         if gap >= SHORTEST {
@@ -40,24 +46,24 @@ impl Pauses {
     }
 }
 
-/// Starts to look at the clock, once in a program.
+/// Starts to look at the clock, once in a process.
 ///
 /// Without a thread, pauses count as waits.
 pub(crate) fn watch() {
-    PAUSES.get_or_init(|| {
-        let look = || loop {
-            std::thread::sleep(LOOK);
-            PAUSES.get().into_iter().for_each(|pauses| locked(pauses).look(Instant::now()));
-        };
-        let _ = spawn("pauses", look);
-        Mutex::new(Pauses { looked: Instant::now(), all: Vec::new() })
-    });
+    let pauses = &mut *locked(&PAUSES);
+    if pauses.as_ref().is_some_and(|pauses| pauses.process == std::process::id()) {
+        return;
+    }
+    let look = || loop {
+        std::thread::sleep(LOOK);
+        locked(&PAUSES).iter_mut().for_each(|pauses| pauses.look(Instant::now()));
+    };
+    *pauses = spawn("pauses", look).is_ok().then(Pauses::new);
 }
 
 /// Time for which the program has paused since `begin`.
 pub(crate) fn paused_since(begin: Instant) -> Duration {
-    let Some(pauses) = PAUSES.get() else { return Duration::ZERO };
-    let pauses = &mut *locked(pauses);
+    let Some(pauses) = &mut *locked(&PAUSES) else { return Duration::ZERO };
     // The thread may not have run since the pause.
     pauses.look(Instant::now());
     pauses.since(begin)
@@ -70,7 +76,7 @@ mod tests {
     #[test]
     fn a_late_look_is_a_pause_and_a_call_counts_only_what_it_has_lived_through() {
         let (begin, s) = (Instant::now(), Duration::from_secs_f64);
-        let mut pauses = Pauses { looked: begin, all: Vec::new() };
+        let mut pauses = Pauses { looked: begin, ..Pauses::new() };
         [0.1, 0.9, 40.9, 41.0, 43.0].into_iter().for_each(|at| pauses.look(begin + s(at)));
         // An older time of another thread.
         pauses.look(begin + s(42.0));

@@ -9,7 +9,9 @@ use rl_agents::ranks::gather;
 use rl_envs::catalog::Entry;
 
 use crate::Mode;
-use crate::cli::args::{ahead, parse_count, set_matrix_threads, threads};
+#[cfg(feature = "mpi")]
+use crate::cli::args::threads;
+use crate::cli::args::{ahead, parse_count, set_matrix_threads};
 use crate::cli::envs::Envs;
 use crate::cli::show::report::Report;
 use crate::cli::signals;

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -152,13 +152,23 @@ fn in_words(Raised { at, kind, message, .. }: &Raised) -> String {
 /// Work of the thread that spawns all workers.
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Sender to the thread that spawns all workers.
+/// Sender to the thread that spawns all workers, with the process that has the thread.
 ///
-/// The kernel kills a worker when the thread that has spawned it ends, so that thread lives as long as the program.
-static SPAWNER: LazyLock<Option<Sender<Work>>> = LazyLock::new(|| {
+/// The kernel kills a worker when the thread that has spawned it ends, so that thread lives as long as the program. A program
+/// that was forked from this one needs a thread of its own.
+static SPAWNER: Mutex<Option<(u32, Sender<Work>)>> = Mutex::new(None);
+
+/// Returns the sender to the thread that spawns all workers; starts the thread if there is none.
+fn spawner() -> std::io::Result<Sender<Work>> {
+    let (process, of_process) = (std::process::id(), &mut *locked(&SPAWNER));
+    if let Some((_, work)) = of_process.as_ref().filter(|(of, _)| *of == process) {
+        return Ok(work.clone());
+    }
     let (work, works) = bounded::<Work>(1);
-    spawn("spawner", move || works.iter().for_each(|work| work())).ok().map(|_| work)
-});
+    spawn("spawner", move || works.iter().for_each(|work| work())).map_err(std::io::Error::other)?;
+    *of_process = Some((process, work.clone()));
+    Ok(work)
+}
 
 /// Width, height and RGB bytes.
 pub(super) type Picture = (usize, usize, Vec<u8>);
@@ -204,7 +214,7 @@ impl Process {
         let (spawned, child) = bounded(1);
         let gone = || std::io::Error::other("the thread that spawns workers has ended");
         let work = Box::new(move || drop(spawned.send(command.spawn())));
-        SPAWNER.as_ref().ok_or_else(gone)?.send(work).map_err(|_| gone())?;
+        spawner()?.send(work).map_err(|_| gone())?;
         let mut keeper = child.recv().map_err(|_| gone())??;
         let log = Arc::<Mutex<Vec<u8>>>::default();
         if let Some(mut lines) = keeper.stderr.take() {
