@@ -316,6 +316,15 @@ impl Envs {
     }
 }
 
+impl Drop for Envs {
+    /// Leaves threads alone that a fork has not copied.
+    fn drop(&mut self) {
+        if self.is_foreign() {
+            std::mem::forget(self.batch.get_mut().map(Option::take));
+        }
+    }
+}
+
 impl Envs {
     /// True in a process that was forked from that of the threads.
     fn is_foreign(&self) -> bool {

@@ -339,7 +339,9 @@ impl Experience {
         self.updates
     }
 
-    /// True once there have been more than `learning_starts` env steps since the memory was empty, or an update.
+    /// True once an update was made or is due.
+    ///
+    /// It is after more than `learning_starts` env steps since the memory was empty.
     pub(crate) fn has_begun(&self) -> bool {
         self.updates > 0 || self.env_steps - self.empty_at > self.settings.learning_starts
     }

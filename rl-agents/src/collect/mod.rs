@@ -7,14 +7,14 @@
 //!
 //! Every step is checked, a slice at a time, before an agent learns from it:
 //!
-//! - *A non-finite reward or observation*, including final observations, is an error that names environment, lifetime step and
-//!   action ([`OnNonfinite::Error`]), or ends the episode at the previous step ([`OnNonfinite::Truncate`]): that step becomes
-//!   truncated, the observation after it becomes the final one, and the episode counts in no statistics. The environment is
-//!   restarted, acted on again and stepped again, so that the faulty row holds the first step of a new episode; other
-//!   environments are not affected. At an episode's first step, nothing is truncated. At the first step of a rollout, the
-//!   previous rollout has already been bootstrapped from its last observation, and [`Rollout::cut_before`] says that nothing
-//!   continues across: n-step returns and normalized rewards of all environments begin again. If only the first observation of an episode is faulty, the environment is restarted. A second fault right
-//!   after a restart is an error.
+//! - *A non-finite reward or observation*, including final observations, is an error that names environment, lifetime step
+//!   and action ([`OnNonfinite::Error`]), or ends the episode at the previous step ([`OnNonfinite::Truncate`]): that step
+//!   becomes truncated, the observation after it becomes the final one, and the episode counts in no statistics. The
+//!   environment is restarted, acted on again and stepped again, so that the faulty row holds the first step of a new
+//!   episode; other environments are not affected. At an episode's first step, nothing is truncated. At the first step of a
+//!   rollout, the previous rollout has already been bootstrapped from its last observation, and [`Rollout::cut_before`] says
+//!   that nothing continues across: n-step returns and normalized rewards of all environments begin again. If only the first
+//!   observation of an episode is faulty, the environment is restarted. A second fault right after a restart is an error.
 //! - *An observation outside of its space* is counted; the first one is described: see [`Collector::anomalies`].
 //! - *An environment whose last step is missing* ([`VecEnv::faults`]), for instance because its process has failed, has its
 //!   episode truncated as by [`OnNonfinite::Truncate`], whatever the setting, and is counted.

@@ -43,8 +43,6 @@ pub struct Pool {
 struct Team {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Process that has the threads; a fork copies none.
-    process: u32,
 }
 
 /// The current job: `call(data, i)` for every i below `n`.
@@ -228,10 +226,6 @@ impl Shared {
 
 impl Drop for Team {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
-            std::mem::forget(std::mem::take(&mut self.threads));
-            return;
-        }
         locked(&self.shared.sleeping).1 = true;
         self.shared.wake.notify_all();
         for thread in self.threads.drain(..) {
@@ -275,7 +269,7 @@ impl Pool {
             wake: Condvar::new(),
             sleepers: AtomicUsize::new(0),
         });
-        let mut team = Team { shared, threads: Vec::new(), process: std::process::id() };
+        let mut team = Team { shared, threads: Vec::new() };
         for i in 1..n_threads {
             let shared = team.shared.clone();
             let thread = std::thread::Builder::new().name(format!("pool-{i}")).spawn(move || shared.serve(i));

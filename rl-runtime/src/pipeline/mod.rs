@@ -453,7 +453,9 @@ impl<C: Collect> Pipeline<C> {
 }
 
 impl<C> Pipeline<C> {
-    /// Returns a counter that no random number in flight has reached, or 0; see [`Collect::counter`].
+    /// Returns a counter that no random number in flight has reached, or 0.
+    ///
+    /// See [`Collect::counter`].
     pub(crate) fn counter(&self) -> u64 {
         let counters = self.producers.iter().filter_map(|producer| producer.counter.as_ref());
         counters.map(|counter| counter.load(Ordering::Relaxed)).max().unwrap_or(0)

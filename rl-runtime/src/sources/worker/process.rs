@@ -152,13 +152,13 @@ fn in_words(Raised { at, kind, message, .. }: &Raised) -> String {
 /// Work of the thread that spawns all workers.
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Sender to the thread that spawns all workers, with the process that has the thread.
+/// Sender to the thread that spawns all workers, and that thread's process.
 ///
 /// The kernel kills a worker when the thread that has spawned it ends, so that thread lives as long as the program. A program
 /// that was forked from this one needs a thread of its own.
 static SPAWNER: Mutex<Option<(u32, Sender<Work>)>> = Mutex::new(None);
 
-/// Returns the sender to the thread that spawns all workers; starts the thread if there is none.
+/// Returns the sender to the thread that spawns all workers, which may start.
 fn spawner() -> std::io::Result<Sender<Work>> {
     let (process, of_process) = (std::process::id(), &mut *locked(&SPAWNER));
     if let Some((_, work)) = of_process.as_ref().filter(|(of, _)| *of == process) {
