@@ -262,8 +262,14 @@ impl Log {
     /// # Errors
     /// The error of the system.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
-        let synced = self.table().and_then(|table| table.file.sync_data());
-        self.first(synced)
+        match &self.table {
+            // Rows that could not be written are not there.
+            Some(table) if !self.failing => {
+                let synced = table.file.sync_data();
+                self.first(synced)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// True if the row of an iteration is the last one and has an evaluation.
