@@ -19,53 +19,65 @@ import onnxruntime
 from gymnasium import spaces
 
 
-FLOAT_IMAGES = True
+class View:
+    """How a training has read observations: numbers, categories from 0 on, or pictures with their channels in front."""
 
+    def __init__(self, keys=(), raw_images=False, float_images=True, grayscale=False, resize=0):
+        self.keys, self.raw_images, self.float_images = keys, raw_images, float_images
+        self.grayscale, self.resize = grayscale, resize
+        self.texts = {}  # numbers of all texts, by the space
 
-def flat(space, obs, keys=(), raw_images=False, change=None):
-    """Returns an observation as the model reads it: numbers, categories from 0 on, or a picture with its channels in front.
+    def flat(self, space, obs, keys=()):
+        """Returns an observation as the model reads it."""
+        if isinstance(space, (spaces.Dict, spaces.Tuple)):
+            parts = list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+            seen = [(key, part) for key, part in parts if key in keys] if keys else [part for part in parts if part[0] != "action_mask"]
+            # A training sorts the parts of a Dict that it has taken some out of.
+            parts = parts if len(seen) == len(parts) and not keys else sorted(seen, key=lambda part: part[0])
+            return np.concatenate([self.numbers(part, obs[key]) for key, part in parts])
+        if type(space).__name__ == "MissionSpace":
+            return np.array([self.vocabulary(space)[obs]])
+        if isinstance(space, spaces.Text):
+            raise SystemExit("this script reads no texts but MiniGrid's missions")
+        if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+            return np.ravel(obs - space.start)
+        obs = np.asarray(obs)
+        if not self.is_picture(space):
+            return obs
+        obs = obs.transpose(2, 0, 1) if obs.ndim == 3 and obs.shape[2] < min(obs.shape[:2]) else obs
+        is_changed = (self.grayscale or self.resize) and space.dtype == np.uint8
+        return self.smaller(obs if obs.ndim == 3 else obs[None]) if is_changed else obs
 
-    `change` makes pictures of bytes smaller.
-    """
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        parts = list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
-        seen = [(key, part) for key, part in parts if key in keys] if keys else [part for part in parts if part[0] != "action_mask"]
-        # A training sorts the parts of a Dict that it has taken some out of.
-        parts = parts if len(seen) == len(parts) and not keys else sorted(seen, key=lambda part: part[0])
-        return np.concatenate([numbers(part, obs[key], raw_images, change) for key, part in parts])
-    if type(space).__name__ == "MissionSpace":
-        return np.array([vocabulary(space)[obs]])
-    if isinstance(space, spaces.Text):
-        raise SystemExit("this script reads no texts but MiniGrid's missions")
-    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
-        return np.ravel(obs - space.start)
-    obs = np.asarray(obs)
-    is_channels_last = is_picture(space) and obs.ndim == 3 and obs.shape[2] < min(obs.shape[:2])
-    obs = obs.transpose(2, 0, 1) if is_channels_last else obs
-    return change(obs if obs.ndim == 3 else obs[None]) if change and is_picture(space) and space.dtype == np.uint8 else obs
+    def numbers(self, space, obs):
+        """Flattens one part of a Dict or Tuple observation; pictures are scaled unless they stay as they are."""
+        is_scaled = self.is_picture(space) and space.dtype == np.uint8 and not self.raw_images
+        return np.ravel(self.flat(space, obs)).astype(np.float32) / np.float32(255 if is_scaled else 1)
 
+    def is_picture(self, space):
+        """Returns true for bytes from 0 to 255 in two or three dimensions, and floats from 0 to 1 in three."""
+        if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+            return False
+        is_float = self.float_images and space.dtype.kind == "f" and len(space.shape) == 3
+        most = 255 if space.dtype == np.uint8 else 1 if is_float else None
+        return most is not None and np.all(space.low == 0) and np.all(space.high == most)
 
-def vocabulary(space, known={}):
-    """Returns the numbers of all texts of a space."""
-    if id(space) not in known:
-        texts = (space.mission_func(*words) for words in itertools.product(*space.ordered_placeholders or []))
-        known[id(space)] = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    return known[id(space)]
+    def smaller(self, picture):
+        """Returns a picture (channels, rows, columns) as env.grayscale and env.resize make it."""
+        if self.grayscale and len(picture) == 3:
+            picture = np.tensordot([0.2125, 0.7154, 0.0721], picture, 1).astype(np.uint8)[None]
+        if self.resize:
+            import cv2
 
+            size = (self.resize, self.resize)
+            picture = np.stack([cv2.resize(np.ascontiguousarray(plane), size, interpolation=cv2.INTER_AREA) for plane in picture])
+        return picture
 
-def is_picture(space):
-    """Returns true for bytes from 0 to 255 in two or three dimensions, and floats from 0 to 1 in three."""
-    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
-        return False
-    is_float = FLOAT_IMAGES and space.dtype.kind == "f" and len(space.shape) == 3
-    most = 255 if space.dtype == np.uint8 else 1 if is_float else None
-    return most is not None and np.all(space.low == 0) and np.all(space.high == most)
-
-
-def numbers(space, obs, raw_images, change):
-    """Flattens one part of a Dict or Tuple observation; pictures are scaled unless they stay as they are."""
-    is_scaled = is_picture(space) and space.dtype == np.uint8 and not raw_images
-    return np.ravel(flat(space, obs, raw_images=raw_images, change=change)).astype(np.float32) / np.float32(255 if is_scaled else 1)
+    def vocabulary(self, space):
+        """Returns the numbers of all texts of a space."""
+        if id(space) not in self.texts:
+            texts = (space.mission_func(*words) for words in itertools.product(*space.ordered_placeholders or []))
+            self.texts[id(space)] = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+        return self.texts[id(space)]
 
 
 class Repeated(gymnasium.Wrapper):
@@ -85,17 +97,6 @@ class Repeated(gymnasium.Wrapper):
         return obs, total, terminated, truncated, info
 
 
-def smaller(picture, grayscale, size):
-    """Returns a picture (channels, rows, columns) as env.grayscale and env.resize make it."""
-    if grayscale and len(picture) == 3:
-        picture = np.tensordot([0.2125, 0.7154, 0.0721], picture, 1).astype(np.uint8)[None]
-    if size:
-        import cv2
-
-        picture = np.stack([cv2.resize(np.ascontiguousarray(plane), (size, size), interpolation=cv2.INTER_AREA) for plane in picture])
-    return picture
-
-
 def legal(env, obs, info):
     """Returns the flags of the legal actions, from where a training takes them."""
     if "action_mask" in info:
@@ -110,7 +111,7 @@ def legal(env, obs, info):
 class Policy:
     """Greedy policy of a model."""
 
-    def __init__(self, path, keys=(), raw_images=False, grayscale=False, resize=0):
+    def __init__(self, path, view):
         self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         self.n_frames = int(self.session.get_modelmeta().custom_metadata_map["frames"])
         inputs = {value.name: value for value in self.session.get_inputs()}
@@ -118,12 +119,11 @@ class Policy:
         self.shape, self.dtype = obs.shape[1:], np.uint8 if obs.type == "tensor(uint8)" else np.float32
         self.n_choices = mask.shape[1] if mask else 0
         self.state_len = state.shape[1] if state else 0
-        self.frames, self.keys, self.raw_images = [], keys, raw_images
-        self.change = (lambda picture: smaller(picture, grayscale, resize)) if grayscale or resize else None
+        self.frames, self.view = [], view
 
     def act(self, obs, info, env, first):
         """Returns the action for an observation; the first frame of an episode fills the stack, and its state is zeros."""
-        frame = flat(env.observation_space, obs, self.keys, self.raw_images, self.change).astype(self.dtype)
+        frame = self.view.flat(env.observation_space, obs, self.view.keys).astype(self.dtype)
         self.frames = [frame] * self.n_frames if first else [*self.frames[1:], frame]
         feed = {"obs": np.stack(self.frames).reshape(1, *self.shape)}
         if self.n_choices:
@@ -153,12 +153,11 @@ def main():
     parser.add_argument("--grayscale", action="store_true", help="pictures are made grey, as env.grayscale")
     parser.add_argument("--resize", type=int, default=0, help="rows and columns of pictures, as env.resize, which needs OpenCV; 0: theirs")
     args = parser.parse_args()
-    global FLOAT_IMAGES
-    FLOAT_IMAGES = not args.no_float_images
     keys = [key.strip() for key in args.keys.split(",") if key.strip()]
     if args.env.startswith("ALE/"):
         parser.error("this script does not prepare Atari's games as a training does")
-    policy, env = Policy(args.path, keys, args.raw_images, args.grayscale, args.resize), gymnasium.make(args.env)
+    view = View(keys, args.raw_images, not args.no_float_images, args.grayscale, args.resize)
+    policy, env = Policy(args.path, view), gymnasium.make(args.env)
     if args.time_limit:
         env = gymnasium.wrappers.TimeLimit(env, args.time_limit)
     if args.action_repeat > 1:

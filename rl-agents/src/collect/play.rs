@@ -57,6 +57,14 @@ pub fn evaluate(policy: &dyn Policy, envs: &mut dyn VecEnv, seed: u64) -> Result
 /// Callback of [`evaluate_with`]: environments, and their unfinished episodes.
 pub type BeforeStep<'a> = &'a mut dyn FnMut(&dyn VecEnv, &[Episode]) -> ControlFlow<()>;
 
+/// Starts the next episode of environment `i`, before lifetime step `step`.
+fn restart(envs: &mut dyn VecEnv, steps: &mut Steps, i: usize, step: u64) -> Result<(), Error> {
+    let d = envs.observation_space().len();
+    let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
+    let (obs, masks) = of_env(steps.obs.as_mut_slice(), masks, i, d);
+    guarded(envs, step, |envs| envs.restart(i, obs, masks))
+}
+
 /// Plays one episode in each of `envs`.
 ///
 /// `before_step` runs before every step; if it breaks, the unfinished episodes are returned.
@@ -90,9 +98,7 @@ pub fn evaluate_with(
     if !bounds.hold(steps.obs.as_slice()) {
         for i in 0..n {
             if on_nonfinite == OnNonfinite::Truncate && not_finite(steps.obs.as_slice().row(i, d)).is_some() {
-                let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
-                let (obs, masks) = of_env(steps.obs.as_mut_slice(), masks, i, d);
-                guarded(envs, 0, |envs| envs.restart(i, obs, masks))?;
+                restart(envs, &mut steps, i, 0)?;
             }
             if let Some(what) = not_finite(steps.obs.as_slice().row(i, d)) {
                 return Err(not_finite_at(i, 0, None, what));
@@ -118,9 +124,7 @@ pub fn evaluate_with(
                 if !over[i] {
                     running[i] = Episode::default();
                 }
-                let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
-                let (obs, masks) = of_env(steps.obs.as_mut_slice(), masks, i, d);
-                guarded(envs, step, |envs| envs.restart(i, obs, masks))?;
+                restart(envs, steps, i, step)?;
                 memory.state_mut(i).fill(0.0);
                 replayed[i] = true;
             }
@@ -141,9 +145,7 @@ pub fn evaluate_with(
                 if !raw_rewards[i].is_finite() || !steps.done(i) {
                     cut += usize::from(!std::mem::replace(&mut over[i], true));
                 }
-                let masks = steps.masks.as_mut().map(|[masks, _]| &mut masks[..]);
-                let (obs, masks) = of_env(steps.obs.as_mut_slice(), masks, i, d);
-                guarded(envs, step, |envs| envs.restart(i, obs, masks))?;
+                restart(envs, &mut steps, i, step)?;
                 memory.state_mut(i).fill(0.0);
                 if let Some(what) = not_finite(steps.obs.as_slice().row(i, d)) {
                     return Err(not_finite_at(i, step, None, what));
