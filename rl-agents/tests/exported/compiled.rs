@@ -3,7 +3,9 @@
 //! Targets are those that this machine has compilers for.
 
 use std::fmt;
-use std::path::Path;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -38,7 +40,11 @@ pub(crate) struct Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.compiler.join(" "))?;
-        if let [.., "-cpu", processor] = self.runner[..] { write!(f, " on {processor}") } else { Ok(()) }
+        match self.runner[..] {
+            [.., "-cpu", processor] => write!(f, " on {processor}"),
+            ["chromium"] => f.write_str(" in Chromium"),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -61,7 +67,7 @@ pub(crate) fn targets() -> Vec<Target> {
             target(&[cc, "-O2", "-ffreestanding"], &[], false, 40);
             target(&[cc, "-O3", "-march=native"], &[], false, 1);
             if cfg!(target_arch = "x86_64") && runs("qemu-x86_64") {
-                target(&[cc, "-O2", "-static"], &["qemu-x86_64", "-cpu", "Nehalem"], false, 400);
+                target(&[cc, "-O2", "-static"], &["qemu-x86_64", "-cpu", "Nehalem"], false, 2_400);
             }
         }
     }
@@ -73,13 +79,48 @@ pub(crate) fn targets() -> Vec<Target> {
         let board =
             |name| ["qemu-system-arm", "-nographic", "-semihosting-config", "enable=on,target=native", "-M", name, "-kernel"];
         let m4 = ["-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16", "cortex_m.c"];
-        target(&[&GCC[..], &m4].concat(), &board("mps2-an386"), false, 400);
-        target(&[&GCC[..], &["-mcpu=cortex-m3", "cortex_m.c"]].concat(), &board("mps2-an385"), false, 8_000);
+        target(&[&GCC[..], &m4].concat(), &board("mps2-an386"), false, 200);
+        target(&[&GCC[..], &["-mcpu=cortex-m3", "cortex_m.c"]].concat(), &board("mps2-an385"), false, 16_000);
     }
     if runs("clang") && runs("wasm-ld") && runs("node") {
         target(&["clang", "--target=wasm32", "-O2", "-nostdlib"], &["node"], true, 200);
+        if all && runs("chromium") {
+            target(&["clang", "--target=wasm32", "-O2", "-nostdlib"], &["chromium"], true, 200);
+        }
     }
     targets
+}
+
+/// Serves the files of a directory over HTTP; returns the port.
+pub(crate) fn serve(dir: PathBuf) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut line = String::new();
+            let mut request = BufReader::new(stream.try_clone().unwrap());
+            request.read_line(&mut line).unwrap();
+            let name = line.split(' ').nth(1).unwrap_or("/").trim_start_matches('/');
+            let kind = if name.ends_with(".wasm") { "application/wasm" } else { "text/html" };
+            // The rest of the request, up to its empty line.
+            while request.read_line(&mut String::new()).is_ok_and(|n| n > 2) {}
+            let (status, body) = std::fs::read(dir.join(name)).map_or(("404 Not Found", Vec::new()), |body| ("200 OK", body));
+            let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
+        }
+    });
+    port
+}
+
+/// Returns what a page of `dir` shows in a browser once its scripts have run.
+pub(crate) fn shown(dir: &Path, page: &str) -> String {
+    let url = format!("http://127.0.0.1:{}/{page}", serve(dir.to_path_buf()));
+    let mut browser = Command::new("chromium");
+    browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom", &url]);
+    let output = browser.env("HOME", dir).output().unwrap();
+    assert!(output.status.success(), "{page}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// A program that acts on the observations of a file.
@@ -124,6 +165,24 @@ int main(void) {{
     fclose(out);
     return {name}_test(&copy) ? 1 : 0;
 }}
+"
+    )
+}
+
+/// A page that acts on the observations of the file `input`, and compares with the file `expected`.
+fn page(name: &str, lens: [usize; 4]) -> String {
+    format!(
+        "<!doctype html>
+<body></body>
+<script src=\"wasm.js\"></script>
+<script type=\"module\">
+  const file = async (name) => new Uint8Array(await (await fetch(name)).arrayBuffer());
+  const [program, input, expected] = [await file(\"program\"), await file(\"input\"), await file(\"expected\")];
+  const header = await (await fetch(\"{name}.h\")).text();
+  const [output, failed] = await play(program, header, input, \"{name}\", ...{lens:?});
+  const same = output.length === expected.length && output.every((byte, i) => byte === expected[i]);
+  document.body.textContent = `${{output.length}} bytes, the same: ${{same}}, its own test fails: ${{failed}}`;
+</script>
 "
     )
 }
@@ -216,10 +275,20 @@ impl<'a> Streams<'a> {
         let output = cc.output().unwrap();
         assert!(output.status.success(), "{name}, {target:?}: {}", String::from_utf8_lossy(&output.stderr));
         let program = dir.join("program");
+        let element = if self.loaded.reads_bytes() { 1 } else { 4 };
+        let lens = [element, self.loaded.mask_len(), usize::from(self.draws), EPISODE];
+        if *runner == ["chromium"] {
+            std::fs::write(dir.join("expected"), expected).unwrap();
+            std::fs::write(dir.join("page.html"), page(name, lens)).unwrap();
+            let begin = Instant::now();
+            let said = shown(dir, "page.html");
+            let right = format!("{} bytes, the same: true, its own test fails: false", expected.len());
+            assert!(said.contains(&right), "{name}, {target:?}: {said}");
+            return (n, begin.elapsed().as_secs_f64());
+        }
         let mut run = if *is_wasm {
             let mut run = Command::new(runner[0]);
-            let lens = [self.loaded.mask_len(), usize::from(self.draws), EPISODE].map(|n| n.to_string());
-            run.arg("wasm.js").arg(name).arg(if self.loaded.reads_bytes() { "1" } else { "4" }).args(lens);
+            run.arg("wasm.js").arg(name).args(lens.map(|n| n.to_string()));
             run
         } else if let [first, rest @ ..] = &runner[..] {
             let mut run = Command::new(first);

@@ -1,11 +1,11 @@
-// Acts with a policy in WebAssembly on the file `input`: node wasm.js NAME BYTES_OF_AN_ELEMENT MASK DRAWS EPISODE
-const fs = require("fs");
-const [name, size, maskLen, draws, episode] = [process.argv[2], ...process.argv.slice(3).map(Number)];
+// Acts with a policy in WebAssembly on observations, in Node and in a browser.
+//
+// `node wasm.js NAME BYTES_OF_AN_ELEMENT MASK DRAWS EPISODE` reads the file `input` and writes the file `output`.
 
-(async () => {
-  const { instance } = await WebAssembly.instantiate(fs.readFileSync("program"), {});
+// Returns actions and outputs, and whether the policy's own test fails.
+const play = async (program, header, input, name, size, maskLen, draws, episode) => {
+  const { instance } = await WebAssembly.instantiate(program, {});
   const wasm = instance.exports;
-  const header = fs.readFileSync(`${name}.h`, "utf8");
   const constant = (what) => Number(header.match(new RegExp(`${name.toUpperCase()}_${what} = (\\d+)`))[1]);
   const [obsLen, actionLen, outputsLen] = ["OBS", "ACTION", "OUTPUTS"].map(constant);
 
@@ -19,11 +19,15 @@ const [name, size, maskLen, draws, episode] = [process.argv[2], ...process.argv.
   if (missing > 0) wasm.memory.grow(Math.ceil(missing / 65536));
 
   const bytes = new Uint8Array(wasm.memory.buffer);
-  const input = fs.readFileSync("input");
-  const output = [];
-  const put = (at, length) => output.push(bytes.slice(at, at + length));
+  const steps = input.length / (obsLen * size + maskLen);
+  const output = new Uint8Array(steps * 4 * ((draws ? 2 : 1) * actionLen + outputsLen));
+  let written = 0;
+  const put = (at, length) => {
+    output.set(bytes.subarray(at, at + length), written);
+    written += length;
+  };
   const masks = maskLen ? [mask] : [];
-  for (let at = 0, i = 0; at < input.length; i++) {
+  for (let at = 0, i = 0; i < steps; i++) {
     bytes.set(input.subarray(at, at + obsLen * size), obs);
     at += obsLen * size;
     bytes.set(input.subarray(at, at + maskLen), mask);
@@ -38,6 +42,15 @@ const [name, size, maskLen, draws, episode] = [process.argv[2], ...process.argv.
     put(action, 4 * actionLen);
     put(wasm[`${name}_outputs`](memory), 4 * outputsLen);
   }
-  fs.writeFileSync("output", Buffer.concat(output));
-  process.exit(wasm[`${name}_test`](copy) ? 1 : 0);
-})();
+  return [output, wasm[`${name}_test`](copy) !== 0];
+};
+
+if (typeof process !== "undefined") {
+  const fs = require("fs");
+  const [name, ...lens] = process.argv.slice(2);
+  const header = fs.readFileSync(`${name}.h`, "utf8");
+  play(fs.readFileSync("program"), header, fs.readFileSync("input"), name, ...lens.map(Number)).then(([output, failed]) => {
+    fs.writeFileSync("output", output);
+    process.exit(failed ? 1 : 0);
+  });
+}

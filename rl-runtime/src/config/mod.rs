@@ -161,7 +161,7 @@ settings! {
         max_lag: usize = 1, Kind::Int(0, 1000);
         /// Threads that collect if pipeline = overlapped; 0: half of them, at most n_envs.
         ///
-        /// Without effect if environments block: all threads learn then.
+        /// All threads learn beside them if environments are in worker processes. Without effect if environments block.
         collect_threads: usize = 0, Kind::Int(0, 4096), resumable;
         /// Environment steps between checkpoints; 0: they take at most 2% of the time.
         checkpoint_every: u64 = 0, Kind::Int(0, MAX_STEPS), resumable;
@@ -384,10 +384,12 @@ impl Config {
 
     /// Returns the number of threads that learn.
     ///
-    /// Environments that block have threads of their own, which mostly wait: they leave every thread to the learner.
+    /// Environments that block, and those in worker processes, are collected from by threads that mostly wait: they leave every
+    /// thread to the learner.
     #[must_use]
     pub(crate) fn learner_threads(&self, entry: &Entry) -> usize {
         match self.run.pipeline {
+            Overlap::Overlapped if entry.batches().is_some() => self.run.threads,
             _ if self.run.mpi.has_actors() || self.blocks(entry) => self.run.threads,
             // Those of all devices.
             Overlap::Sync => (self.run.threads / self.n_devices()).max(1),

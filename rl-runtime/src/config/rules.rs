@@ -580,4 +580,14 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn threads_that_wait_for_workers_leave_the_others_to_the_learner() {
+        let learn = |env: &str, settings: &str| config(env, "ppo", &format!("threads=4 {settings}")).learner_threads(&entry(env));
+        for (settings, computing, waiting) in
+            [("", 4, 4), ("pipeline='overlapped'", 2, 4), ("pipeline='overlapped' collect_threads=1", 3, 4)]
+        {
+            assert_eq!([learn("cartpole", settings), learn("gym:Some-v1", settings)], [computing, waiting], "{settings}");
+        }
+    }
 }

@@ -4,8 +4,6 @@
 //! level of optimisation that this machine has. Programs of slow targets see fewer, up to `RL_EXPORT_COST`.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -19,7 +17,7 @@ use rl_runtime::checkpoint::{self, SavedPolicy};
 use rl_runtime::config::PRESETS;
 use serde_json::{Value, json};
 
-use crate::compiled::{Streams, targets};
+use crate::compiled::{Streams, shown, targets};
 use crate::harness::{finish, python_with, rl, text};
 
 /// Environments of a rollout.
@@ -27,25 +25,32 @@ const N_ENVS: usize = 64;
 /// Steps of a rollout.
 const N_STEPS: usize = 64;
 
-/// Environments and algorithms: all presets, or one of each kind of policy.
-fn presets() -> Vec<(String, String)> {
+/// Environments, algorithms and memories: all presets, or one of each kind of policy.
+///
+/// Every kind of memory, too.
+fn presets() -> Vec<(String, String, &'static str)> {
     if std::env::var_os("RL_EXPORT_ALL").is_none() {
-        return [("cartpole", "ppo"), ("pendulum", "sac")].map(|(env, algo)| (env.into(), algo.into())).to_vec();
+        return [("cartpole", "ppo"), ("pendulum", "sac")].map(|(env, algo)| (env.into(), algo.into(), "")).to_vec();
     }
     // Four games have the preset of breakout, two grid worlds almost that of empty.
     let others = ["asterix", "freeway", "seaquest", "space_invaders", "door_key", "multi_room"];
     let native = PRESETS.iter().filter(|(env, ..)| catalog::find(env).is_ok() && !others.contains(env));
-    let mut presets: Vec<_> = native.map(|(env, algo, _)| (env.to_string(), algo.name().to_string())).collect();
+    let mut presets: Vec<_> = native.map(|(env, algo, _)| (env.to_string(), algo.name().to_string(), "")).collect();
+    presets.extend(["gru", "lstm"].map(|memory| ("cartpole".into(), "ppo".into(), memory)));
     presets.sort();
     presets
 }
 
-fn trained(dir: &Path, env: &str, algo: &str) {
+/// Trains into `dir/run`; an empty memory is that of the preset.
+fn trained(dir: &Path, env: &str, algo: &str, memory: &str) {
     let steps = ["train", env, "--algo", algo, "--steps", "2_000", "--run-dir", "run", "--set", "eval_episodes=1"];
     let mut command = rl(&steps);
     command.args(["--set", "eval_max_steps=100"]).current_dir(dir);
     if ["dqn", "sac", "td3"].contains(&algo) {
         command.args(["--set", &format!("{algo}.learning_starts=1_900")]); // few updates, which are slow in a test
+    }
+    if !memory.is_empty() {
+        command.args(["--set", &format!("memory={memory}")]);
     }
     let output = finish(&mut command);
     assert!(output.status.success(), "{env}, {algo}: {}", String::from_utf8_lossy(&output.stderr));
@@ -119,10 +124,10 @@ fn an_exported_policy_ignores_what_was_hidden_when_it_learnt() {
 #[test]
 fn exported_policies_act_as_the_run_on_observations_of_rollouts() {
     let n: usize = std::env::var("RL_EXPORT_N").map_or(2_000, |n| n.parse().unwrap());
-    for (env, algo) in presets() {
+    for (env, algo, kind) in presets() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        trained(dir, &env, &algo);
+        trained(dir, &env, &algo, kind);
         let mut multiply_adds = 0;
         for form in ["c", "rust", "onnx"] {
             let output = finish(rl(&["export", "run", "--as", form, "--json"]).current_dir(dir));
@@ -161,7 +166,7 @@ fn exported_policies_act_as_the_run_on_observations_of_rollouts() {
         }
         for target in targets() {
             let (n, seconds) = streams.check(dir, &env, &target, multiply_adds);
-            println!("{env} {algo}: {n} observations, {target}: 0 differ, {seconds:.1} s");
+            println!("{env} {algo} {kind}: {n} observations, {target}: 0 differ, {seconds:.1} s");
         }
     }
 }
@@ -189,33 +194,11 @@ fn has(program: &str) -> bool {
     found
 }
 
-/// Serves the files of a directory over HTTP; returns the port.
-fn serve(dir: std::path::PathBuf) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut line = String::new();
-            let mut request = BufReader::new(stream.try_clone().unwrap());
-            request.read_line(&mut line).unwrap();
-            let name = line.split(' ').nth(1).unwrap_or("/").trim_start_matches('/');
-            let kind = if name.ends_with(".wasm") { "application/wasm" } else { "text/html" };
-            // The rest of the request, up to its empty line.
-            while request.read_line(&mut String::new()).is_ok_and(|n| n > 2) {}
-            let (status, body) = fs::read(dir.join(name)).map_or(("404 Not Found", Vec::new()), |body| ("200 OK", body));
-            let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n", body.len());
-            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
-        }
-    });
-    port
-}
-
 #[test]
 fn the_page_on_exported_policies_runs_in_c_a_browser_and_python() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    trained(dir, "cartpole", "ppo");
+    trained(dir, "cartpole", "ppo", "");
     for form in ["c", "rust", "onnx"] {
         assert!(finish(rl(&["export", "run", "--as", form]).current_dir(dir)).status.success());
     }
@@ -238,12 +221,8 @@ fn the_page_on_exported_policies_runs_in_c_a_browser_and_python() {
         // Instead of the action, the number of test observations with other bits.
         let call = block("html").replace("new Uint32Array(wasm.memory.buffer, action, 1)[0]", "wasm.cartpole_test(memory)");
         fs::write(dir.join("test.html"), call).unwrap();
-        let port = serve(dir.to_path_buf());
         for (page, expected) in [("page.html", &expected[..]), ("test.html", "0")] {
-            let url = format!("http://127.0.0.1:{port}/{page}");
-            let mut browser = Command::new("chromium");
-            browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom", &url]);
-            let shown = printed(browser.env("HOME", dir));
+            let shown = shown(dir, page);
             assert!(shown.contains(&format!("<body>{expected}</body>")), "{page}: {shown}");
         }
     }
