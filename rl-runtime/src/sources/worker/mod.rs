@@ -28,7 +28,7 @@ use serde_json::{Map, Value, json};
 
 use self::blocking::WorkerEnv;
 use self::messages::{Hello, PROTOCOL};
-use self::process::{Failure, Launch, Limit, Process, Raised, WORKER_SPIN_US};
+use self::process::{Failure, Launch, Limit, Process, Raised};
 use self::vec_env::WorkerVecEnv;
 use self::workers::{Workers, spawn};
 use crate::pipeline::faults::{FaultConfig, START_TIMEOUT};
@@ -142,7 +142,7 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
     let keys: Vec<_> = keys.split(',').map(str::trim).filter(|key| !key.is_empty()).collect();
     let ask = json!({
         "protocol": PROTOCOL, "id": id, "kwargs": kwargs, "path": options.path, "render": options.render,
-        "spin_us": WORKER_SPIN_US, "keys": keys, "normalize_images": normalize_images,
+        "keys": keys, "normalize_images": normalize_images,
         "atari_preprocessing": atari_preprocessing, "float_images": float_images, "grayscale": grayscale, "resize": resize,
         "time_limit": time_limit, "action_repeat": action_repeat, "episodic_life": episodic_life,
     });
@@ -175,6 +175,7 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
         config: Mutex::new(config),
         idle: Mutex::new(more.into_iter().chain([first]).collect()),
         closing: Mutex::default(),
+        batches: AtomicUsize::new(0),
         alone: AtomicUsize::new(0),
         failures: AtomicU64::new(0),
     };

@@ -1,6 +1,7 @@
 //! A batch of environments in one worker process.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rl_envs::{
@@ -61,8 +62,10 @@ impl WorkerVecEnv {
     /// Takes a process for the environments `range` of a larger batch.
     pub(super) fn new(workers: &'static Workers, range: Range<usize>) -> Result<Self, Error> {
         let shape = Shape::new(range.len(), &workers.spaces, workers.lives);
+        let process = workers.process().map_err(|failure| Error::Outside(failure.to_string()))?;
+        workers.batches.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
-            process: Some(workers.process().map_err(|failure| Error::Outside(failure.to_string()))?),
+            process: Some(process),
             workers,
             first_env: range.start as u32,
             seed: 0,
@@ -97,7 +100,8 @@ impl WorkerVecEnv {
         };
         let limit = Limit::of_start(&self.config);
         self.workers.greet(process, limit)?;
-        let text = json!({"seeds": seeds}).to_string();
+        process.spin = self.workers.spin();
+        let text = json!({"seeds": seeds, "spin_us": process.spin.worker_us}).to_string();
         let mut request = BEGIN.to_le_bytes().to_vec();
         request.resize(process.request_len, 0);
         request.extend_from_slice(&(text.len() as u32).to_le_bytes());
@@ -348,6 +352,7 @@ impl VecEnv for WorkerVecEnv {
 
 impl Drop for WorkerVecEnv {
     fn drop(&mut self) {
+        self.workers.batches.fetch_sub(1, Ordering::Relaxed);
         self.process.take().into_iter().for_each(|process| self.workers.put_back(process));
     }
 }

@@ -690,7 +690,7 @@ def picture(env):
     return struct.pack("<III", REPLY, *frame.shape[:2]) + frame.astype(np.uint8).tobytes()
 
 
-def serve(make, envs, seen, mask_kind, episodic_life, spin):
+def serve(make, envs, seen, mask_kind, episodic_life):
     action_space = envs[0].action_space
     discrete = isinstance(action_space, spaces.Discrete)
     multi = isinstance(action_space, (spaces.MultiDiscrete, spaces.MultiBinary))
@@ -702,7 +702,7 @@ def serve(make, envs, seen, mask_kind, episodic_life, spin):
     poller.register(SOCKET, select.POLLIN)
     poll, clock, give_way = poller.poll, time.perf_counter, getattr(os, "sched_yield", lambda: None)
     batch = request = what = given = None
-    length = 4
+    length, spin = 4, 0
 
     def actions():  # Python's integers are fast; vectors are copies, since environments may keep them
         if discrete:
@@ -761,7 +761,8 @@ def serve(make, envs, seen, mask_kind, episodic_life, spin):
             else:
                 at = "reset"
                 if kind == BEGIN:
-                    seeds = read_json()["seeds"]
+                    ask = read_json()
+                    seeds, spin = ask["seeds"], ask["spin_us"] * 1e-6
                     if batch is None or len(batch.steps) != len(seeds):
                         begin(len(seeds))
                     for j, seed in enumerate(seeds):
@@ -818,7 +819,7 @@ def main():
         write_json(HELLO, {**hello, "observation": describe(seen), "action": action})
     except BaseException as error:
         fail("spaces" if isinstance(error, Refused) else at, error)
-    serve(make, [env], seen, mask_kind, ask["episodic_life"], ask["spin_us"] * 1e-6)
+    serve(make, [env], seen, mask_kind, ask["episodic_life"])
 
 
 main()

@@ -8,9 +8,10 @@ use rl_envs::Spaces;
 use rl_envs::wrappers::Wrappers;
 use serde_json::{Map, Value};
 
+use crate::config::cores;
 use crate::pipeline::faults::FaultConfig;
 use crate::print;
-use crate::sources::worker::process::{Failure, Launch, Limit, Process};
+use crate::sources::worker::process::{Failure, Launch, Limit, Process, Spin};
 use crate::thread::locked;
 
 /// Workers of one kind of environments, and processes that wait for work.
@@ -31,6 +32,8 @@ pub(super) struct Workers {
     pub(super) idle: Mutex<Vec<Process>>,
     /// Processes that were asked to close their environments.
     pub(super) closing: Mutex<Vec<Process>>,
+    /// Batches, each of which has a process.
+    pub(super) batches: AtomicUsize,
     /// Environments that threads of their own have.
     pub(super) alone: AtomicUsize,
     /// Processes that have failed.
@@ -58,6 +61,12 @@ impl Workers {
         locked(&self.config).clone()
     }
 
+    /// Returns the times for which waits spin.
+    pub(super) fn spin(&self) -> Spin {
+        // An environment of a thread of its own has a batch from its first reset on.
+        Spin::of(self.batches.load(Ordering::Relaxed).max(self.alone.load(Ordering::Relaxed)), cores())
+    }
+
     /// Returns a process that waits for work, or a new one.
     pub(super) fn process(&self) -> Result<Process, Failure> {
         let idle = locked(&self.idle).pop();
@@ -81,7 +90,7 @@ impl Workers {
             return;
         }
         let mut idle = locked(&self.idle);
-        if idle.len() < std::thread::available_parallelism().map_or(1, usize::from) {
+        if idle.len() < cores() {
             idle.push(process);
         } else if process.ask_to_close() {
             let mut closing = locked(&self.closing);
