@@ -52,6 +52,13 @@ fn a_product_without_one_of_its_barriers_is_a_race() {
         run(machine, "dense_bias_gradient", 256, &params)
     };
     assert!(check(ptx, "dense_bias_gradient", launch) >= 2);
+    // Two rounds of eight samples, of 4 positions and one channel.
+    let launch = |machine: &mut Machine| {
+        let shape = bytes(&[16, 9, 1, 1, 2, 1, 3, 3, 2, 2, 0, 1]);
+        let params = [floats(machine, 64), floats(machine, 1), shape, slices(1, 16, 1)];
+        run(machine, "conv_bias_gradient", 256, &params)
+    };
+    assert!(check(include_str!("../ptx/conv.ptx"), "conv_bias_gradient", launch) >= 2);
     for kernel in ["dense_forward", "dense_input_gradient", "dense_weight_gradient"] {
         assert!(check_product(ptx, kernel, [m, n_in, n_out]) >= 2, "{kernel}");
     }

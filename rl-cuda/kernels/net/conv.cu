@@ -116,30 +116,54 @@ conv_weight_gradient(const f32* x, const f32* dz, f32* partial, const u32* posit
 }
 HOST_PHASES(conv_weight_gradient)
 
-// Partial gradients of the biases, (N) each. One thread per number: positions of a sample, samples of a tile, tiles, each in order.
-extern "C" __global__ void conv_bias_gradient(const f32* dz, f32* partial, Shape shape, Slices slices) {
-    u32 i = (u32)thread_number();
-    if (i >= slices.cut.slices * slices.groups * shape.n_out) return;
-    u32 index = i / shape.n_out, column = i % shape.n_out, n_positions = shape.n_positions();
+const u32 BIAS_COLUMNS = 32, BIAS_SAMPLES = 8; // of a block
+const u32 BIAS_THREADS = BIAS_COLUMNS * BIAS_SAMPLES;
+
+struct Bias {
+    f32 total, whole;
+};
+
+// Partial gradients of the biases, (N) each: positions of a sample, samples of a tile, tiles, each in order. A block has 32 columns, and a
+// thread for each of them and of 8 samples.
+extern "C" __global__ void __launch_bounds__(BIAS_THREADS)
+conv_bias_gradient(const f32* dz, f32* partial, Shape shape, Slices slices) {
+    __shared__ f32 parts[BIAS_THREADS];
+    Threads<Bias, BIAS_THREADS> threads;
+    u32 across = (shape.n_out + BIAS_COLUMNS - 1) / BIAS_COLUMNS, index = blockIdx.x / across;
+    u32 first = blockIdx.x % across * BIAS_COLUMNS, n_positions = shape.n_positions();
     Group group(slices, index);
-    f32 whole = 0.0f;
+    threads.each([&](u32, Bias& bias) { bias.whole = 0.0f; });
     group.each_block([&](u32 of_block, u32 end_of_block) {
         for (u32 tile = of_block; tile < end_of_block; tile += TILE) {
             u32 end = part_end(tile, TILE, end_of_block);
-            f32 total = 0.0f;
-            for (u32 sample = tile; sample < end; ++sample) {
-                f32 part = 0.0f;
-                for (u32 position = 0; position < n_positions; ++position) {
-                    part += dz[((u64)sample * n_positions + position) * shape.n_out + column];
-                }
-                total += part;
+            threads.each([&](u32, Bias& bias) { bias.total = 0.0f; });
+#pragma unroll 1
+            for (u32 samples = tile; samples < end; samples += BIAS_SAMPLES) {
+                threads.phase([&](u32 t, Bias&) {
+                    u32 column = first + t % BIAS_COLUMNS, sample = samples + t / BIAS_COLUMNS;
+                    if (column >= shape.n_out || sample >= end) return;
+                    f32 part = 0.0f;
+#pragma unroll 4
+                    for (u32 position = 0; position < n_positions; ++position) {
+                        part += dz[((u64)sample * n_positions + position) * shape.n_out + column];
+                    }
+                    parts[t] = part;
+                });
+                threads.phase([&](u32 t, Bias& bias) {
+                    if (t >= BIAS_COLUMNS || first + t >= shape.n_out) return;
+                    for (u32 sample = 0; sample < BIAS_SAMPLES && samples + sample < end; ++sample) {
+                        bias.total += parts[sample * BIAS_COLUMNS + t];
+                    }
+                });
             }
-            whole += total;
+            threads.each([&](u32, Bias& bias) { bias.whole += bias.total; });
         }
     });
-    partial[index * slices.stride + column] = whole;
+    threads.each([&](u32 t, Bias& bias) {
+        if (t < BIAS_COLUMNS && first + t < shape.n_out) partial[index * slices.stride + first + t] = bias.whole;
+    });
 }
-HOST_KERNEL(conv_bias_gradient)
+HOST_PHASES(conv_bias_gradient)
 
 // Gradient dx (m, rows, columns, channels) of the sums of the layer before, whose outputs are y. One thread per number.
 //

@@ -1,6 +1,6 @@
 //! Convolutions and their gradients.
 
-use super::dense::blocks;
+use super::dense::{BIAS_COLUMNS, BIAS_THREADS, blocks};
 use super::kernels::BLOCK;
 use super::layer::Activation;
 use super::slices::MinibatchSlices;
@@ -224,7 +224,8 @@ impl ConvLayer {
         unsafe { self.weight_gradient.launch(stream, n, BLOCK, args)? };
         let bias = partial.address() + 4 * shape.n_weights() as u64;
         let args = args![dz, bias, size, words];
+        let blocks = (slices.rows() * shape.n_out.div_ceil(BIAS_COLUMNS)) as u64;
         // SAFETY: the parameters are those of `conv_bias_gradient`; lengths were checked above.
-        unsafe { self.bias_gradient.launch(stream, (slices.rows() * shape.n_out) as u64, BLOCK, args) }
+        unsafe { self.bias_gradient.launch(stream, blocks * u64::from(BIAS_THREADS), BIAS_THREADS, args) }
     }
 }

@@ -29,8 +29,8 @@ const FEW_COLUMNS: usize = 32;
 const FEW_THREADS: u32 = 256;
 
 /// Biases whose partial gradients a block computes, and its threads.
-const BIAS_COLUMNS: usize = 32;
-const BIAS_THREADS: u32 = 256;
+pub(super) const BIAS_COLUMNS: usize = 32;
+pub(super) const BIAS_THREADS: u32 = 256;
 /// Parameters whose partial gradients a block sums, and its threads.
 const SUM_PARAMS: usize = 32;
 const SUM_THREADS: u32 = 512;
