@@ -58,7 +58,7 @@ impl Block for PinnedSlab<u8> {
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // If the device is lost, the learner's next call says so; the copy in flight only reads.
+        // If the device is lost, it copies nothing more, and the learner's next call says so.
         let _ = self.wait();
         self.write().expect("no copy is in flight")
     }

@@ -31,7 +31,22 @@ pub struct PinnedSlab<T: Element> {
     pointer: NonNull<T>,
     len: usize,
     access: CpuAccess,
-    copy: Mutex<Option<InFlight>>,
+    copy: Mutex<Copy>,
+}
+
+/// State of the copies of a slab.
+#[derive(Debug, Default)]
+struct Copy {
+    in_flight: Option<InFlight>,
+    /// True if a wait has failed: the device is lost, and copies nothing more.
+    is_lost: bool,
+}
+
+impl Copy {
+    fn wait(&mut self) -> Result<(), Error> {
+        let Some(InFlight { end, .. }) = self.in_flight.take() else { return Ok(()) };
+        end.synchronize().inspect_err(|_| self.is_lost = true)
+    }
 }
 
 /// Copy in flight, with the event that marks its end.
@@ -96,22 +111,17 @@ impl<T: Element> PinnedSlab<T> {
         self.len == 0
     }
 
-    fn copy(&self) -> MutexGuard<'_, Option<InFlight>> {
+    fn copy(&self) -> MutexGuard<'_, Copy> {
         self.copy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the copy in flight, if any.
     ///
     /// # Errors
-    /// [`Error::Driver`].
+    /// [`Error::Driver`], once: a device that is lost copies nothing more.
     pub fn wait(&self) -> Result<(), Error> {
         // Others wait for the lock, not for the event alone.
-        let mut copy = self.copy();
-        if let Some(InFlight { end, .. }) = &*copy {
-            end.synchronize()?;
-        }
-        *copy = None;
-        Ok(())
+        self.copy().wait()
     }
 
     /// Waits for the copy in flight if it writes the slab, then returns the elements.
@@ -124,9 +134,8 @@ impl<T: Element> PinnedSlab<T> {
             return Err(Error::Kind { what: "pinned slab", expected: "one that the CPU may read" });
         }
         let mut copy = self.copy();
-        if let Some(InFlight { end, writes: true }) = &*copy {
-            end.synchronize()?;
-            *copy = None;
+        if copy.in_flight.as_ref().is_some_and(|copy| copy.writes) {
+            copy.wait()?;
         }
         drop(copy);
         // SAFETY: the slab owns `len` initialized elements. No copy writes them: a new one needs the slab for itself alone.
@@ -157,12 +166,9 @@ impl<T: Element> PinnedSlab<T> {
         if len > self.len {
             return Err(Error::Length { what, expected: len, found: self.len });
         }
-        let mut in_flight = self.copy();
-        if let Some(InFlight { end, .. }) = &*in_flight {
-            end.synchronize()?;
-        }
-        *in_flight = None;
-        *in_flight = copy(self.pointer)?.map(|end| InFlight { end, writes });
+        let mut state = self.copy();
+        state.wait()?;
+        state.in_flight = copy(self.pointer)?.map(|end| InFlight { end, writes });
         Ok(())
     }
 }
@@ -222,7 +228,7 @@ impl Stream {
 impl<T: Element> Drop for PinnedSlab<T> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        if self.wait().is_err() {
+        if self.wait().is_err() || self.copy().is_lost {
             return; // a leak is better than freeing memory under a copy
         }
         match self.device.as_ref().map(Device::driver) {

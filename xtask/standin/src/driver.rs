@@ -357,6 +357,7 @@ impl Driver {
     fn lose(&mut self, code: Code) -> Code {
         self.sticky = Some(code);
         self.streams.iter_mut().for_each(|stream| stream.queue.clear());
+        self.slabs.values_mut().for_each(Slab::drop_copies);
         code
     }
 

@@ -112,6 +112,12 @@ impl Slab {
         }
     }
 
+    /// Allows everything again, as no copy will run.
+    pub(crate) fn drop_copies(&mut self) {
+        self.pending.clear();
+        self.protect();
+    }
+
     fn protect(&self) {
         let access = if self.pending.iter().any(|copy| copy.direction == Direction::ToHost) {
             libc::PROT_NONE

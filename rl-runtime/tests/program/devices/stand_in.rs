@@ -116,11 +116,17 @@ fn a_training_leaves_the_same_files_under_every_schedule() {
 fn a_device_that_is_lost_ends_a_training_with_one_sentence_and_its_last_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
-    for (env_device, launches, saved) in
-        [("learner", "1", false), ("learner", "700", true), ("cpu", "10", false), ("cpu", "500", true)]
-    {
-        let (option, run) = (format!("env_device={env_device}"), dir.path().join(format!("{env_device}-{launches}")));
-        let options = ["--set", &option, "--set", "checkpoint_every=64"];
+    // Overlapped, two threads learn of the loss.
+    for (env_device, pipeline, launches, saved) in [
+        ("learner", "sync", "1", false),
+        ("learner", "sync", "700", true),
+        ("cpu", "sync", "10", false),
+        ("cpu", "sync", "500", true),
+        ("cpu", "overlapped", "500", true),
+    ] {
+        let run = dir.path().join(format!("{env_device}-{pipeline}-{launches}"));
+        let [option, pipeline] = [format!("env_device={env_device}"), format!("pipeline={pipeline}")];
+        let options = ["--set", &option, "--set", &pipeline, "--set", "checkpoint_every=64"];
         let output = train(dir.path(), &run, &options, &[("RL_STANDIN_LAUNCHES", launches)]);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{env_device}, {launches}: {said}");
