@@ -117,6 +117,11 @@ impl Slab {
         Ok(Self { block, bytes, memory: memory.clone() })
     }
 
+    /// Bytes of all columns.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Returns a column.
     #[inline]
     pub(crate) fn get<T: Pod>(&self, span: Span<T>) -> &[T] {

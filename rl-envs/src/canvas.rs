@@ -60,6 +60,7 @@ impl Canvas {
         let scale = [(self.room[0], width), (self.room[1], height)].map(|(room, size)| room as f32 / size as f32);
         let scale = scale[0].min(scale[1]).min(1.0);
         self.view(0.0..width as f32, 0.0..height as f32, [0; 3]);
+        self.scale = scale;
         [self.width, self.height] = [width, height].map(|size| ((size as f32 * scale).round() as usize).max(1));
         self.pixels.clear();
         for row in 0..self.height {
@@ -237,6 +238,17 @@ mod tests {
         canvas.rect(0.0..1.0, 3.0..2.0, [9, 8, 7]);
         assert_eq!(shades(&canvas), [[9, 0, 0, 0], [0, 0, 0, 0], [0, 255, 255, 0]]);
         assert_eq!(canvas.pixel(0, 0), [9, 8, 7]);
+    }
+
+    #[test]
+    fn what_is_drawn_over_a_picture_lies_where_its_pixels_are() {
+        for room in [100, 40, 10] {
+            let mut canvas = Canvas::new(room, room);
+            canvas.picture(20, 20, &[0; 1200]);
+            canvas.rect(0.0..10.0, 0.0..10.0, WHITE);
+            let size = canvas.width();
+            assert_eq!((size, canvas.pixel(0, size - 1), canvas.pixel(size - 1, 0)), (room.min(20), WHITE, BLACK), "{room}");
+        }
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use rl_envs::{
     Action, ActionRows, ActionSpace, Actions, Canvas, Dtype, Env, Error, Isa, ObsRows, ObsSliceMut, Pool, Purpose, RandomActions,
-    Rng, Steps, SyncVecEnv, TraceStep, VecEnv, acrobot, asterix, cartpole, catalog, freeway, lanes::LanesVecEnv,
-    minatar::MinAtar, pendulum, seaquest, snake::Snake, space_invaders,
+    Rng, Steps, SyncVecEnv, TraceStep, VecEnv, acrobot, asterix, breakout::Breakout, cartpole, catalog, freeway,
+    lanes::LanesVecEnv, minatar, minatar::MinAtar, pendulum, seaquest, snake::Snake, space_invaders,
 };
 use serde_json::Value;
 
@@ -99,6 +99,37 @@ fn a_larger_batch_does_not_change_the_trajectory_of_an_environment() {
             a.step(&mut *small).expect("steps");
             b.step(&mut *large).expect("steps");
         }
+    }
+}
+
+#[test]
+fn an_environment_accepts_its_state_before_the_first_reset_and_steps_from_it() {
+    for entry in catalog::ENVS {
+        let mut envs = entry.sync(2).expect("makes");
+        let state = envs.save().expect("saves");
+        envs.load(&state).unwrap_or_else(|error| panic!("{}: {error}", entry.name));
+        Memory::new(&*envs, 5).step(&mut *envs).expect("steps");
+    }
+}
+
+#[test]
+fn actions_of_minatar_stick_as_often_as_its_constants_say() {
+    for (sticky, least, most) in [(0.0, 0, 0), (0.1, 100, 260), (1.0, 1000, 1000)] {
+        let mut env = Breakout::new(minatar::Params { sticky, max_steps: u32::MAX });
+        let (mut rng, mut obs) = (Rng::new(3, 0, 0, Purpose::Step), vec![0; env.observation_space().len()]);
+        env.reset(&mut rng, &mut obs);
+        // Each action is another one than the action before, so that one that sticks is that of the next step, too.
+        let stuck = (0..1000).filter(|t| {
+            let before = env.state().expect("is saved").last_action;
+            let step = env.step(Action::Discrete(1 + t % 2), &mut rng, &mut obs);
+            let after = env.state().expect("is saved").last_action;
+            if step.terminated {
+                env.reset(&mut rng, &mut obs);
+            }
+            after == before
+        });
+        let n = stuck.count();
+        assert!((least..=most).contains(&n), "{sticky}: {n}");
     }
 }
 

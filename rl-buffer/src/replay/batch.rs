@@ -135,6 +135,14 @@ impl Batch {
         self.spans.indices.len()
     }
 
+    /// Checks that the batch is for transitions of this shape.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub(crate) fn check(&self, shape: &TransitionShape) {
+        assert!(self.spans == spans(shape, self.len()).0, "the batch is for transitions of another shape");
+    }
+
     /// Lends the batch with new random words, one per transition.
     pub(crate) fn with_words<R>(&mut self, rng: &mut Rng, draw: impl FnOnce(&[u32], &mut Self) -> R) -> R {
         let mut words = std::mem::take(&mut self.words);

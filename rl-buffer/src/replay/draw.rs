@@ -153,6 +153,7 @@ impl ReplayBuffer {
     /// If other shards have some of them, or the batch has another shape.
     pub(crate) fn gather(&self, batch: &mut Batch) {
         assert!(self.shard.is_whole(), "other shards have some of the transitions: exchange them by write_shard and read_shards");
+        batch.check(&self.shape);
         batch.drawn_at = self.added;
         let mut batch = batch.columns_mut();
         let (all, indices) = (self.words(), std::mem::take(&mut batch.indices));

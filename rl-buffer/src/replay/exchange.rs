@@ -94,6 +94,7 @@ impl ReplayBuffer {
     pub fn read_shards(&self, batch: &mut Batch, messages: &mut ShardMessages) {
         let ShardMessages { lens, all, at, words, numbers, .. } = messages;
         assert_eq!(lens.iter().sum::<usize>(), all.len(), "the messages of all shards");
+        batch.check(&self.shape);
         at.clear();
         at.extend(lens.iter().scan(0, |end, len| {
             *end += len;

@@ -317,7 +317,8 @@ impl ReplayBuffer {
 
     /// Returns the largest discrete action, including waiting steps; 0 if empty.
     ///
-    /// A shard looks at its own rows alone. Meaningless for continuous actions.
+    /// Steps that have just become transitions, or that were dropped, may count, too. A shard looks at its own rows alone.
+    /// Meaningless for continuous actions.
     #[must_use]
     pub fn max_action(&self) -> u32 {
         let rows = self.words().chunks_exact(self.row.len).take(self.used()).map(|words| words[self.row.action]);
@@ -499,6 +500,16 @@ mod tests {
     use crate::testing::{History, chi_square, random, shape, shape_of};
     use crate::{ActionKind, Dtype};
     use proptest::prelude::*;
+
+    #[test]
+    #[should_panic(expected = "the batch is for transitions of another shape")]
+    fn a_batch_of_another_shape_is_refused() {
+        let of_four = shape(1, 1);
+        let mut replay = ReplayBuffer::new(of_four, 8).expect("fits");
+        History::new(of_four, 3, 0.1).step(|obs, step| replay.push(obs, step).expect("finite"));
+        let mut batch = Batch::new(&TransitionShape { obs_len: 8, ..of_four }, 2).expect("fits");
+        let _ = replay.sample(&[1, 2], &mut batch);
+    }
 
     #[test]
     fn environments_at_their_own_pace_make_the_same_transitions() {

@@ -173,6 +173,9 @@ impl ReplayBuffer {
         let used = counts[0].min(capacity as u64);
         let bytes = used.saturating_mul(Self::bytes_per_transition(&shape.stored()) as u64);
         ensure(used > 0 && bytes <= len, "holds nothing, or ends too early")?;
+        // Those of windows, less the powers of gamma, are in the file.
+        let windows = if shape.n_step > 1 { Windows::bytes(&shape.stored()) - 4 * (shape.n_step as u128 + 1) } else { 0 };
+        ensure(windows <= u128::from(len), "ends too early")?;
         let mut buffer = Self::new(shape, if stack > 1 { capacity } else { used as usize })?;
         buffer.fill_content(counts, input)?;
         Ok(buffer)

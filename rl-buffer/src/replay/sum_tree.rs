@@ -173,7 +173,7 @@ impl SumTree {
 
     /// Finds, for each target from 0 to the total, the index whose share contains it.
     ///
-    /// For any target, indices are below [`SumTree::len`], and their priorities are not 0 unless all are.
+    /// Targets beyond the total give the last index with a priority. The priorities are not 0 unless all are.
     ///
     /// # Panics
     /// If the numbers of targets and indices differ.

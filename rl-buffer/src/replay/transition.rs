@@ -169,6 +169,7 @@ impl Windows {
     pub(crate) fn clear(&mut self) {
         self.oldest.fill(0);
         self.waiting.fill(0);
+        self.actions.fill(0);
     }
 
     /// Drops the waiting steps of one environment.

@@ -106,8 +106,9 @@ impl Rollout {
             }
         }
         let (columns, layout) = Columns::new(&shape);
-        let slab = Slab::new(&layout, memory).map_err(|error| match error {
-            Error::Refused { .. } => Error::TooLarge { n_steps, n_envs, bytes: layout.bytes as u128 },
+        let fits = crate::memory::check(1, layout.bytes as u128, 0);
+        let slab = fits.and_then(|()| Slab::new(&layout, memory)).map_err(|error| match error {
+            Error::OutOfMemory { .. } | Error::Refused { .. } => Error::TooLarge { n_steps, n_envs, bytes: layout.bytes as u128 },
             error => error,
         })?;
         let mut rollout = Self {
@@ -132,6 +133,7 @@ impl Rollout {
     /// # Errors
     /// [`Error::OutOfMemory`] if it does not fit.
     pub fn copy_on_host(&self) -> Result<Self, Error> {
+        crate::memory::check(1, self.slab.bytes() as u128, 0)?;
         let slab = self.slab.copy_in(&<dyn Memory>::host())?;
         let Self { columns, shape, contiguous, on_device, cut_before, .. } = *self;
         Ok(Self {
@@ -378,9 +380,13 @@ impl Rollout {
     /// `mask` is empty without masks. `state` is the policy's after it has acted in step `t`, empty without memory.
     ///
     /// # Panics
-    /// If type or length of `obs`, or the length of `state`, differ from the rollout's.
+    /// If there is no such step or column, or type or length of `obs`, or the length of `mask` or `state`, differ from the rollout's.
     pub fn push_final(&mut self, t: usize, n: usize, obs: ObsSlice<'_>, mask: &[u8], state: &[f32]) {
-        assert_eq!(obs.len(), self.shape.obs_len, "a final observation of another length");
+        let RolloutShape { n_steps, n_envs, obs_len, .. } = self.shape;
+        assert!(t < n_steps && n < n_envs, "step {t} of column {n}, of {n_steps} steps of {n_envs} columns");
+        assert_eq!(obs.len(), obs_len, "a final observation of another length");
+        let mask_len = self.columns.steps.masks.map_or(0, |[_, masks]| masks.width / n_envs);
+        assert_eq!(mask.len(), mask_len, "a final mask of another length");
         self.final_obs.extend(obs);
         self.final_masks.extend_from_slice(mask);
         self.push_end(t, n, state);
@@ -662,6 +668,16 @@ mod tests {
         rollout.clear();
         assert!(rollout.final_at().is_empty());
         assert!(matches!(rollout.final_obs(), ObsSlice::F32([])));
+    }
+
+    #[test]
+    fn an_end_of_another_rollout_is_refused() {
+        let refused = |t, n, mask: &[u8]| {
+            let mut rollout = Rollout::new(SHAPE).expect("fits");
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rollout.push_final(t, n, ObsSlice::F32(&[9.0]), mask, &[])))
+                .is_err()
+        };
+        assert_eq!([refused(2, 1, &[]), refused(3, 1, &[]), refused(2, 2, &[]), refused(2, 1, &[1])], [false, true, true, true]);
     }
 
     #[test]

@@ -15,11 +15,12 @@ use std::thread::JoinHandle;
 
 use crate::Error;
 
-/// Cuts `n` rows, in order, into at most `max_slices` slices of at least `min_len`.
+/// Cuts `n` rows, in order, into at most `max_slices` slices of equal length, at least `min_len`.
 ///
-/// The slices depend on these numbers alone, so a result computed per slice does not depend on the number of threads.
+/// The last one has the rest. 0 counts as 1. The slices depend on these numbers alone, so a result computed per slice does not depend
+/// on the number of threads.
 pub fn slices(n: usize, max_slices: usize, min_len: usize) -> impl Iterator<Item = Range<usize>> {
-    let len = n.div_ceil(max_slices).max(min_len);
+    let len = n.div_ceil(max_slices.max(1)).max(min_len).max(1);
     (0..n).step_by(len).map(move |start| start..(start + len).min(n))
 }
 
@@ -324,11 +325,12 @@ mod tests {
     #[test]
     fn slices_cover_every_row_once_and_in_order() {
         for n in [0, 1, 31, 33, 64, 65, 1000, 4096, 4097, 100_000] {
-            for (max_slices, min_len) in [(64, 64), (16, 4), (1, 1)] {
+            for (max_slices, min_len) in [(64, 64), (16, 4), (1, 1), (1, 0)] {
                 let rows: Vec<usize> = slices(n, max_slices, min_len).flatten().collect();
                 assert_eq!(rows, (0..n).collect::<Vec<_>>());
                 assert!(slices(n, max_slices, min_len).count() <= max_slices);
             }
+            assert_eq!(slices(n, 0, 1).count(), n.min(1));
         }
     }
 

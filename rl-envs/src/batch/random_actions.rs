@@ -59,7 +59,7 @@ impl RandomActions {
                 for (j, (low, high)) in bounds.into_iter().enumerate() {
                     let words = self.next_words();
                     // Rounding may exceed the bound.
-                    let between = |word| (low + (high - low) * rng::uniform(word)).min(high);
+                    let between = |word| rng::between(low, high, rng::uniform(word)).min(high);
                     actions.iter_mut().skip(j).step_by(a).zip(words).for_each(|(action, &word)| *action = between(word));
                 }
             }

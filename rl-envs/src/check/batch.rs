@@ -6,9 +6,10 @@
 use std::ops::Range;
 
 use crate::batch::outside::Batches;
+use crate::check::clauses::check_spaces;
 use crate::check::run::{ENDLESS, row};
 use crate::check::{Check, Found, Outcome};
-use crate::{ActionSpace, Actions, Error, RandomActions, Spaces, Steps, VecEnv};
+use crate::{Actions, Error, RandomActions, Spaces, Steps, VecEnv};
 
 /// Environments of a recorded batch.
 const N_ENVS: usize = 3;
@@ -165,15 +166,8 @@ fn seen(steps: &Steps, i: usize) -> Seen {
 }
 
 fn spaces(batches: &'static dyn Batches) -> Found {
-    let Spaces { obs: space, actions } = batches.spaces();
-    let in_order =
-        |low: &[f32], high: &[f32]| low.iter().zip(high).position(|(low, high)| low.is_nan() || high.is_nan() || low > high);
-    let bad = in_order(space.low(), space.high()).map(|i| format!("bounds {i} of the observations"));
-    let bad = bad.or_else(|| match &actions {
-        ActionSpace::Continuous { low, high } => in_order(low, high).map(|i| format!("bounds {i} of the actions")),
-        ActionSpace::Discrete { .. } | ActionSpace::MultiDiscrete { .. } => None,
-    });
-    bad.map_or(Ok(Outcome::Passed), |what| Err(format!("{what} are not numbers in order")))
+    let Spaces { obs, actions } = batches.spaces();
+    check_spaces(&obs, &actions)
 }
 
 fn finite(batches: &'static dyn Batches) -> Found {

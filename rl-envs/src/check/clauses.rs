@@ -6,7 +6,7 @@ use crate::check::any_env::{AnyEnv, AnyState};
 use crate::check::run::{ENDLESS, Frame, Run, compare, row};
 use crate::check::trace::OwnedAction;
 use crate::check::{Check, Found, Outcome};
-use crate::{ActionSpace, Env, Steps};
+use crate::{ActionSpace, Env, Space, Steps};
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
@@ -71,22 +71,27 @@ fn look_at(env: &dyn AnyEnv, look: impl Fn(&Frame) -> Result<(), String>) -> Fou
 
 fn spaces(env: &dyn AnyEnv) -> Found {
     let space = env.observation_space();
-    if space.shape().is_empty() || space.len() == 0 {
-        return Err(format!("the observation space has shape {:?}: give it at least one element", space.shape()));
-    }
     if space.dtype() != env.dtype() {
         let (a, b) = (space.dtype(), env.dtype());
         return Err(format!(
             "the observation space is of {a:?}, the environment's observations are of {b:?}: make them the same"
         ));
     }
+    check_spaces(&space, &env.action_space())
+}
+
+/// Checks that neither space is empty, and that their bounds are in order.
+pub(super) fn check_spaces(space: &Space, actions: &ActionSpace) -> Found {
+    if space.shape().is_empty() || space.len() == 0 {
+        return Err(format!("the observation space has shape {:?}: give it at least one element", space.shape()));
+    }
     if !(space.scale().is_finite() && space.scale() > 0.0) {
         return Err(format!("the observation space has scale {}: it must be positive and finite", space.scale()));
     }
     bounds("observation", space.low(), space.high())?;
-    match env.action_space() {
+    match actions {
         ActionSpace::Continuous { low, .. } if low.is_empty() => Err("the action space has no dimension: it needs one".into()),
-        ActionSpace::Continuous { low, high } => bounds("action", &low, &high),
+        ActionSpace::Continuous { low, high } => bounds("action", low, high),
         space if space.n_discrete() == Some(0) => Err("the action space has no action: it needs one at least".into()),
         _ => Ok(Outcome::Passed),
     }

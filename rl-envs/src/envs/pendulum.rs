@@ -31,6 +31,8 @@ pub struct Params {
     /// Maximum torque, N m.
     pub max_torque: f32,
     /// Steps after which an episode is truncated.
+    ///
+    /// The angle is not wrapped: `max_steps * max_speed * tau` must stay below 4096.
     pub max_steps: u32,
 }
 

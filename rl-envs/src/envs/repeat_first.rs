@@ -31,7 +31,7 @@ impl Default for Params {
 }
 
 /// State of an episode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
     /// Suit of the first card.
@@ -43,10 +43,16 @@ pub struct State {
 }
 
 /// The RepeatFirst environment.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct RepeatFirst {
     params: Params,
     state: State,
+}
+
+impl Default for RepeatFirst {
+    fn default() -> Self {
+        Self::new(Params::default())
+    }
 }
 
 impl RepeatFirst {
@@ -56,8 +62,9 @@ impl RepeatFirst {
     /// If there are no cards.
     #[must_use]
     pub fn new(params: Params) -> Self {
-        assert!(params.cards_per_suit > 0, "a card of each suit at least");
-        Self { params, state: State::default() }
+        let n = params.cards_per_suit;
+        assert!(n > 0, "a card of each suit at least");
+        Self { params, state: State { first: 0, card: 0, left: [n - 1, n, n, n] } }
     }
 
     /// Deals a card, uniformly among those that are left.

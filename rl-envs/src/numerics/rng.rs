@@ -80,6 +80,13 @@ pub fn uniform(word: u32) -> f32 {
     (word >> 8) as f32 * (1.0 / 16_777_216.0)
 }
 
+/// Returns the number at the fraction `u` of the way between finite bounds, whose difference may overflow.
+#[inline(always)]
+pub(crate) fn between(low: f32, high: f32, u: f32) -> f32 {
+    let range = high - low;
+    if range.is_finite() { low + range * u } else { low * (1.0 - u) + high * u }
+}
+
 /// Converts a block to four standard normal numbers (Box and Muller, 1958).
 ///
 /// Words 0 and 1 make the first two, words 2 and 3 the others; each pair is the sine and the cosine half of one radius.

@@ -74,13 +74,19 @@ pub struct MinAtar<G> {
 
 impl<G: Game> Default for MinAtar<G> {
     fn default() -> Self {
-        Self { params: Self::PARAMS, game: G::default() }
+        Self::new(Self::PARAMS)
     }
 }
 
 impl<G: Game> MinAtar<G> {
     /// MinAtar's constants.
     pub const PARAMS: Params = Params { sticky: 0.1, max_steps: G::MAX_STEPS };
+
+    /// Creates an environment with the given constants.
+    #[must_use]
+    pub fn new(params: Params) -> Self {
+        Self { params, game: G::default() }
+    }
 
     /// Takes one step with `action`, which sticky actions have already replaced.
     #[inline(always)]
