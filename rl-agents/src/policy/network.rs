@@ -42,7 +42,7 @@ pub enum LearnerKind {
 crate::settings! {
     /// Settings of the networks.
     pub struct NetConfig, "" {
-        /// Convolutions before the hidden layers, each [channels, kernel, stride].
+        /// Convolutions before the hidden layers; "nature": those of Nature-DQN.
         ///
         /// Policy and value function share them; with SAC and TD3, the critics do, and the policy has its own. Observations are
         /// planes (channels, height, width).

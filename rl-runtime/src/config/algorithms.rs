@@ -210,8 +210,14 @@ impl Algorithm for DqnConfig {
 
     fn fits(&self, env: &str, Spaces { obs, actions }: &Spaces, net: &NetConfig) -> Option<Concern> {
         if !matches!(actions, ActionSpace::Discrete { .. }) {
-            let kind = if actions.n_discrete().is_some() { "several at once" } else { "continuous" };
-            let text = format!("algo is dqn, which needs discrete actions, but {env}'s are {kind}; choose ppo or a2c");
+            let are = match actions {
+                _ if actions.n_discrete().is_some() => "several at once; choose ppo or a2c",
+                ActionSpace::Continuous { low, high } if low.iter().chain(high).all(|bound| bound.is_finite()) => {
+                    "continuous; choose sac, td3, ppo or a2c"
+                }
+                _ => "continuous; choose ppo or a2c",
+            };
+            let text = format!("algo is dqn, which needs discrete actions, but {env}'s are {are}");
             return Some((vec![], text));
         }
         concern(

@@ -67,7 +67,7 @@ impl Config {
             let unfit = unfit_for_conv(&obs).map_or(String::new(), |why| format!("; {why}"));
             warnings.push(format!(
                 "observations are pictures of {shape}, and conv is empty: every unit of the first layer has a weight for each of \
-                 {} numbers; set conv, such as --set conv=[[32,8,4],[64,4,2],[64,3,1]] --set hidden=[512]{unfit}{}",
+                 {} numbers; set conv, such as --set 'conv=[[32,8,4],[64,4,2],[64,3,1]]' --set 'hidden=[512]'{unfit}{}",
                 grouped(obs.len() as u64),
                 if entry.batches().is_some() { elsewhere } else { "" }
             ));

@@ -308,7 +308,10 @@ impl Layers {
                 None => {
                     let apt =
                         |name: &&str| name.split_once('.').is_none_or(|(section, _)| section == "env" || section == algo.name());
-                    let near = did_you_mean(&key, keys().map(|known| known.name).filter(apt));
+                    // PyTorch's name.
+                    let meant = key.strip_suffix("lr").filter(|section| section.is_empty() || section.ends_with('.'));
+                    let meant = meant.map_or_else(|| key.clone(), |section| format!("{section}learning_rate"));
+                    let near = did_you_mean(&meant, keys().map(|known| known.name).filter(apt));
                     format!("{origin}: unknown setting \"{key}\"{near}; `rl list` shows them all")
                 }
                 Some(known) if !known.kind.allows(&value) => not_allowed(known, &origin, &value),

@@ -172,7 +172,7 @@ settings! {
         /// Write the scalars of metrics.csv for TensorBoard, too, in the directory tb.
         #[serde(default = "RunConfig::tensorboard")]
         tensorboard: bool = true, Kind::Bool, resumable;
-        /// Environment steps between evaluations; 0: at the end only, or 20 with a target.
+        /// Environment steps between evaluations; 0: one, at the end; with a target, 20.
         eval_every: u64 = 0, Kind::Int(0, MAX_STEPS), resumable;
         /// Episodes of an evaluation.
         eval_episodes: usize = 100, Kind::Int(1, 1_000_000), resumable;
@@ -594,6 +594,8 @@ mod tests {
 
     #[test]
     fn all_problems_are_reported_at_once_with_the_nearest_key() {
+        let near = problems(resolve(&["ppo.lr=1"])).join("\n");
+        assert!(near.contains("(did you mean \"ppo.learning_rate\"?)"), "{near}");
         let problems = problems(resolve(&["ppo.gama=0.9", "ppo.learning_rate=-1", "n_envs=0", "learning_rate=1", "x"]));
         assert_eq!(problems.len(), 5, "{problems:?}");
         let text = problems.join("\n");
@@ -660,9 +662,11 @@ mod tests {
     #[test]
     fn every_preset_and_every_default_is_allowed() {
         // Those of Gymnasium's environments need a Python: tests/program/worker.rs.
-        for (env, algo, _) in PRESETS.iter().filter(|(env, ..)| !env.starts_with(worker::GYM)) {
+        for (env, algo, toml) in PRESETS.iter().filter(|(env, ..)| !env.starts_with(worker::GYM)) {
+            let (mut layers, env) = (Layers::default(), if *env == "*" { "pendulum" } else { env });
             let entry = catalog::open(env, &Table::new()).map_or_else(|| *find(env).unwrap(), Result::unwrap);
-            Layers::default().resolve(&entry, *algo).unwrap();
+            layers.add_toml(toml, "preset").unwrap();
+            layers.resolve(&entry, *algo).unwrap();
         }
     }
 

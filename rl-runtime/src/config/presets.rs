@@ -17,7 +17,8 @@ pub const WORKLOADS: &[(&str, &str)] = &[
 
 /// The presets: environment, algorithm, TOML.
 ///
-/// An environment that ends with `*` is any whose name begins like that, without the module of Gymnasium's.
+/// An environment that ends with `*` is any whose name begins like that, without the module of Gymnasium's. The first that fits
+/// is taken.
 pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("cartpole", Algo::PPO, include_str!("../../presets/cartpole-ppo.toml")),
     ("cartpole", Algo::A2C, include_str!("../../presets/cartpole-a2c.toml")),
@@ -69,6 +70,8 @@ pub const PRESETS: &[(&str, Algo, &str)] = &[
     ("seaquest", Algo::DQN, MINATAR_DQN),
     ("space_invaders", Algo::DQN, MINATAR_DQN),
     ("repeat_first", Algo::PPO, include_str!("../../presets/repeat_first-ppo.toml")),
+    ("*", Algo::SAC, include_str!("../../presets/continuous-sac.toml")),
+    ("*", Algo::TD3, include_str!("../../presets/continuous-td3.toml")),
 ];
 
 /// Presets of MinAtar's games.
@@ -168,8 +171,11 @@ mod tests {
         let atari = preset("gym:ALE/Pong-v5", Algo::PPO);
         assert!(atari.is_some_and(|toml| toml.contains("frame_stack = 4")));
         assert_eq!(preset("gym:ale_py:ALE/Pong-v5", Algo::PPO), atari);
-        assert_eq!((preset("gym:Pong-v5", Algo::PPO), preset("gym:ALE/Pong-v5", Algo::SAC)), (None, None));
+        assert_eq!((preset("gym:Pong-v5", Algo::PPO), preset("gym:Pendulum-v1", Algo::A2C)), (None, None));
         assert!(preset("snake", Algo::DQN).is_some() && preset("snakes", Algo::DQN).is_none());
+        let of = |env| preset(env, Algo::SAC).unwrap();
+        assert!(of("pendulum").contains("steps = 20_000") && !of("gym:Pendulum-v1").contains("steps"));
+        assert_eq!((of("gym:Pendulum-v1"), of("gym:Hopper-v5")), (of("exec:mine"), MUJOCO_SAC));
     }
 
     #[test]

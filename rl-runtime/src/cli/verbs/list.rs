@@ -43,7 +43,7 @@ pub(crate) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     for algo in Algo::all() {
         print::out(&format!("  {:<12} {}", algo.name(), algo.about()));
     }
-    print::out("\npresets (environment and algorithm; others train with the defaults)");
+    print::out("\npresets (environment, * for any other, and algorithm; the rest trains with the defaults)");
     for (env, algo, _) in PRESETS {
         print::out(&format!("  {env} {}", algo.name()));
     }

@@ -32,7 +32,7 @@ use crate::{Algo, Config, Error, config::auto, interrupt, print};
 #[command(after_help = "\
 Examples:
   rl train cartpole
-  rl train cartpole --algo a2c --seed 3 --set hidden=[32,32] --set a2c.learning_rate=1e-3
+  rl train cartpole --algo a2c --seed 3 --set 'hidden=[32,32]' --set a2c.learning_rate=1e-3
   rl train --resume runs/cartpole-ppo-seed0-1
   rl train cartpole --algo dqn --offline cartpole.steps
 
