@@ -32,7 +32,8 @@ crate::settings! {
         n_steps: usize = 5, Kind::Int(1, 1 << 24);
         /// Samples of a minibatch; 0: the whole rollout; "auto": halved until it fits.
         ///
-        /// Divides n_steps x n_envs. `rl train` alone takes "auto", the whole rollout, halved until the training fits into memory.
+        /// Divides n_steps x n_envs. `rl train` alone takes "auto", the whole rollout, halved until the training fits into
+        /// memory.
         batch_size: usize = 0, Kind::Int(0, 1 << 32);
         /// Discount of future rewards.
         gamma: f32 = 0.99, Kind::Float(0.0, 1.0);

@@ -37,7 +37,8 @@ crate::settings! {
         n_steps: usize = 2048, Kind::Int(1, 1 << 24);
         /// Samples of a minibatch; 0: the whole rollout; "auto": halved until it fits.
         ///
-        /// Divides n_steps x n_envs. `rl train` alone takes "auto", the whole rollout, halved until the training fits into memory.
+        /// Divides n_steps x n_envs. `rl train` alone takes "auto", the whole rollout, halved until the training fits into
+        /// memory.
         batch_size: usize = 64, Kind::Int(0, 1 << 32);
         /// Passes over a rollout.
         n_epochs: usize = 10, Kind::Int(1, 10_000);

@@ -169,7 +169,7 @@ int main(void) {{
     )
 }
 
-/// A page that acts on the observations of the file `input`, and compares with the file `expected`.
+/// A page that acts on the file `input`, and compares with the file `expected`.
 fn page(name: &str, lens: [usize; 4]) -> String {
     format!(
         "<!doctype html>
@@ -179,7 +179,7 @@ fn page(name: &str, lens: [usize; 4]) -> String {
   const file = async (name) => new Uint8Array(await (await fetch(name)).arrayBuffer());
   const [program, input, expected] = [await file(\"program\"), await file(\"input\"), await file(\"expected\")];
   const header = await (await fetch(\"{name}.h\")).text();
-  const [output, failed] = await play(program, header, input, \"{name}\", ...{lens:?});
+  const [output, failed] = play(program, header, input, \"{name}\", ...{lens:?});
   const same = output.length === expected.length && output.every((byte, i) => byte === expected[i]);
   document.body.textContent = `${{output.length}} bytes, the same: ${{same}}, its own test fails: ${{failed}}`;
 </script>

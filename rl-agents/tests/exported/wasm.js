@@ -3,9 +3,10 @@
 // `node wasm.js NAME BYTES_OF_AN_ELEMENT MASK DRAWS EPISODE` reads the file `input` and writes the file `output`.
 
 // Returns actions and outputs, and whether the policy's own test fails.
-const play = async (program, header, input, name, size, maskLen, draws, episode) => {
-  const { instance } = await WebAssembly.instantiate(program, {});
-  const wasm = instance.exports;
+//
+// Synchronous: a browser without a window shows the page as soon as nothing but a compilation is left to wait for.
+const play = (program, header, input, name, size, maskLen, draws, episode) => {
+  const wasm = new WebAssembly.Instance(new WebAssembly.Module(program), {}).exports;
   const constant = (what) => Number(header.match(new RegExp(`${name.toUpperCase()}_${what} = (\\d+)`))[1]);
   const [obsLen, actionLen, outputsLen] = ["OBS", "ACTION", "OUTPUTS"].map(constant);
 
@@ -49,8 +50,7 @@ if (typeof process !== "undefined") {
   const fs = require("fs");
   const [name, ...lens] = process.argv.slice(2);
   const header = fs.readFileSync(`${name}.h`, "utf8");
-  play(fs.readFileSync("program"), header, fs.readFileSync("input"), name, ...lens.map(Number)).then(([output, failed]) => {
-    fs.writeFileSync("output", output);
-    process.exit(failed ? 1 : 0);
-  });
+  const [output, failed] = play(fs.readFileSync("program"), header, fs.readFileSync("input"), name, ...lens.map(Number));
+  fs.writeFileSync("output", output);
+  process.exit(failed ? 1 : 0);
 }

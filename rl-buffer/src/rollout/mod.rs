@@ -380,7 +380,8 @@ impl Rollout {
     /// `mask` is empty without masks. `state` is the policy's after it has acted in step `t`, empty without memory.
     ///
     /// # Panics
-    /// If there is no such step or column, or type or length of `obs`, or the length of `mask` or `state`, differ from the rollout's.
+    /// If there is no such step or column, or if type or length of `obs`, or the length of `mask` or `state`, differ from the
+    /// rollout's.
     pub fn push_final(&mut self, t: usize, n: usize, obs: ObsSlice<'_>, mask: &[u8], state: &[f32]) {
         let RolloutShape { n_steps, n_envs, obs_len, .. } = self.shape;
         assert!(t < n_steps && n < n_envs, "step {t} of column {n}, of {n_steps} steps of {n_envs} columns");

@@ -15,10 +15,10 @@ use std::thread::JoinHandle;
 
 use crate::Error;
 
-/// Cuts `n` rows, in order, into at most `max_slices` slices of equal length, at least `min_len`.
+/// Cuts `n` rows, in order, into at most `max_slices` slices of `min_len` or more.
 ///
-/// The last one has the rest. 0 counts as 1. The slices depend on these numbers alone, so a result computed per slice does not depend
-/// on the number of threads.
+/// All have the same length, but the last one has the rest. 0 counts as 1. The slices depend on these numbers alone, so a result
+/// computed per slice does not depend on the number of threads.
 pub fn slices(n: usize, max_slices: usize, min_len: usize) -> impl Iterator<Item = Range<usize>> {
     let len = n.div_ceil(max_slices.max(1)).max(min_len).max(1);
     (0..n).step_by(len).map(move |start| start..(start + len).min(n))

@@ -80,7 +80,9 @@ pub fn uniform(word: u32) -> f32 {
     (word >> 8) as f32 * (1.0 / 16_777_216.0)
 }
 
-/// Returns the number at the fraction `u` of the way between finite bounds, whose difference may overflow.
+/// Returns the number at the fraction `u` of the way from `low` to `high`.
+///
+/// The bounds are finite, their difference may not be.
 #[inline(always)]
 pub(crate) fn between(low: f32, high: f32, u: f32) -> f32 {
     let range = high - low;

@@ -4,6 +4,7 @@ use rl_agents::Isa;
 use rl_agents::settings::{MAX_CONV, MAX_UNITS};
 
 use crate::config::Layers;
+use crate::thread::cores;
 use crate::{Error, print};
 
 /// Parses an enum by its name in settings.
@@ -82,7 +83,7 @@ pub(crate) fn set_matrix_threads(threads: usize) {
 }
 
 pub(crate) fn threads(given: Option<u32>) -> usize {
-    given.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |n| n as usize)
+    given.map_or_else(cores, |n| n as usize)
 }
 
 /// Returns the number of worker processes to start before the settings are checked.

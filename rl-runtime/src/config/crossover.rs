@@ -60,7 +60,7 @@ impl CrossoverPoint {
 
 /// Processor and cores of this machine.
 fn machine() -> (String, usize) {
-    (cpu(), std::thread::available_parallelism().map_or(1, usize::from))
+    (cpu(), crate::thread::cores())
 }
 
 /// Returns the program's directory within the user's cache directory.

@@ -3,9 +3,10 @@
 use rl_envs::Space;
 use rl_envs::catalog::Entry;
 
-use super::{Config, cores};
+use super::Config;
 use crate::config::algo::Concern;
 use crate::print::grouped;
+use crate::thread::cores;
 
 /// Describes the shape of observations that are pictures; `None` for any others.
 ///

@@ -36,6 +36,7 @@ use crate::pipeline::faults::{FaultConfig, START_TIMEOUT};
 use crate::pipeline::first_come::FirstComeConfig;
 use crate::run::mapped;
 use crate::sources::catalog;
+use crate::thread::cores;
 
 pub use crate::file::read_small;
 pub(crate) use device::{Device, parse_device};
@@ -104,7 +105,7 @@ settings! {
         /// Seed of all randomness.
         seed: u64 = 0, Kind::Int(0, i64::MAX);
         /// Threads; results do not depend on them.
-        threads: usize = std::thread::available_parallelism().map_or(1, usize::from), Kind::Int(1, 4096), resumable;
+        threads: usize = cores(), Kind::Int(1, 4096), resumable;
         /// Processes of environments that run in processes of their own; 0: one per core.
         #[serde(default)]
         workers: usize = 0, Kind::Int(0, 4096), resumable;
@@ -186,11 +187,6 @@ settings! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         target_return: Option<f64> = None, Kind::Float(f64::MIN, f64::MAX), resumable;
     }
-}
-
-/// Returns the number of cores that this process may use.
-pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Everything that decides a run.

@@ -2,9 +2,10 @@
 
 use crate::Config;
 use crate::Mode;
-use crate::config::{Drive, cores};
+use crate::config::Drive;
 use crate::report::profile::{Phase, Profile};
 use crate::sources::worker;
+use crate::thread::cores;
 
 /// Share of the time, in percent, below which a change is not worth advice.
 const WORTHWHILE: f64 = 10.0;

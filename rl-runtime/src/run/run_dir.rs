@@ -93,7 +93,7 @@ impl RunDir {
             os: std::env::consts::OS,
             arch: std::env::consts::ARCH,
             cpu: cpu(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cores: crate::thread::cores(),
             threads: config.run.threads,
             device: device.into(),
         };

@@ -25,9 +25,9 @@ const N_ENVS: usize = 64;
 /// Steps of a rollout.
 const N_STEPS: usize = 64;
 
-/// Environments, algorithms and memories: all presets, or one of each kind of policy.
+/// Environments, algorithms and memories: all presets, or two kinds of policies.
 ///
-/// Every kind of memory, too.
+/// All have every kind of memory, too; an empty one is that of the preset.
 fn presets() -> Vec<(String, String, &'static str)> {
     if std::env::var_os("RL_EXPORT_ALL").is_none() {
         return [("cartpole", "ppo"), ("pendulum", "sac")].map(|(env, algo)| (env.into(), algo.into(), "")).to_vec();

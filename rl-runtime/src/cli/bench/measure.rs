@@ -417,7 +417,7 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
         let ideal = n_envs as f64 / (latency.mean + latency.work).as_secs_f64();
         let FaultCounts { timeouts, failures, restarts, .. } = filled.faults;
         let share = |seconds: f64| seconds / elapsed;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = crate::thread::cores();
         let (threads, mode, nan) = (*threads, *mode, f64::NAN);
         let circumstances =
             Circumstances { mode, blocks: true, n_envs, threads, collect_threads: 0, cores, workers: 0, cores_in_use: nan, waited: nan };

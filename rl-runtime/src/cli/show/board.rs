@@ -112,7 +112,7 @@ impl Board {
             title: shown(&title).into(),
             dir: shown(&dir).into(),
             config: config.clone(),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cores: crate::thread::cores(),
             returns: Vec::new(),
             lengths: Vec::new(),
             evaluations: Vec::new(),

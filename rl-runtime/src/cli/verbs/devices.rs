@@ -18,7 +18,7 @@ const COPIED: u64 = 1 << 30;
 
 /// Prints the processor, the memory, and each device with a driver.
 pub(crate) fn run(json: bool) -> Result<ExitCode, Error> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = crate::thread::cores();
     let (name, isa) = (cpu(), Isa::best());
     if !json {
         print::out(&format!("{name}: {cores} cores, {}", format!("{isa:?}").to_lowercase()));

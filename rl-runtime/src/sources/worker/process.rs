@@ -51,9 +51,9 @@ impl Spin {
     const SHORT: Self = Self { program_us: 20, worker_us: 50 };
     /// A core is free of workers.
     ///
-    /// Neither side sleeps through a step, nor the worker through an update of small networks. With one worker on two cores of an
-    /// Intel Xeon (family 6, model 207), medians of five in turn with the short times: PPO on HalfCheetah 9.2 and 15.5 k steps/s, SAC
-    /// 64-64 on Pendulum 2.9 and 4.1 k, DQN on CartPole 35 and 42 k, TD3 256-256 on HalfCheetah 405 and 411.
+    /// Neither side sleeps through a step, nor the worker through an update of small networks. With one worker on two cores of
+    /// an Intel Xeon (family 6, model 207), medians of five in turn with the short times: PPO on HalfCheetah 9.2 and 15.5 k
+    /// steps/s, SAC 64-64 on Pendulum 2.9 and 4.1 k, DQN on CartPole 35 and 42 k, TD3 256-256 on HalfCheetah 405 and 411.
     const LONG: Self = Self { program_us: 200, worker_us: 400 };
 
     /// Times for this number of workers.

@@ -8,11 +8,10 @@ use rl_envs::Spaces;
 use rl_envs::wrappers::Wrappers;
 use serde_json::{Map, Value};
 
-use crate::config::cores;
 use crate::pipeline::faults::FaultConfig;
 use crate::print;
 use crate::sources::worker::process::{Failure, Launch, Limit, Process, Spin};
-use crate::thread::locked;
+use crate::thread::{cores, locked};
 
 /// Workers of one kind of environments, and processes that wait for work.
 pub(super) struct Workers {
