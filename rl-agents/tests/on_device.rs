@@ -113,9 +113,10 @@ fn mistakes_planted_into_normalization_are_noticed() {
         ["(u32)(i % d)", "(u32)(i % d) / 2"],
         ["-10.0f, 10.0f", "-10.0f, 10.5f"],
         ["if (i >= len) return;", "if (i + 1 >= len) return;"],
-        ["n < starts[s + 1]", "n + 1 < starts[s + 1]"],
-        ["m2 += distance * (x - mean);", "m2 += distance * distance;"],
-        ["mean += distance * share;", "mean += distance / count;"],
+        ["end = starts[s + 1];", "end = starts[s + 1] - 1;"],
+        ["if (k < len) {", "if (k <= len) {"],
+        ["m2 += distance * (x[k] - mean);", "m2 += distance * distance;"],
+        ["mean += distance * share[k];", "mean += distance / (f64)(count + k + 1);"],
         ["(obs[i] - mean[j]) * precision[j]", "obs[i] * precision[j] - mean[j] * precision[j]"],
     ];
     let unnoticed = Device::unnoticed("normalize.cu", &mistakes, compare_normalization);

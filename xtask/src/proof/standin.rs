@@ -130,22 +130,11 @@ const WAITS: &[Wait] = &[
         "context.synchronize().map_err(Error::driver(\"waiting for the device\"))",
         "{ let _ = context; Ok(()) }",
     ),
-    noticed(
-        "pinned.rs",
-        "end, .. }) = &*copy {\n            end.synchronize()?;",
-        "end, .. }) = &*copy {\n            let _ = end;",
-    ),
-    noticed(
-        "pinned.rs",
-        "end, writes: true }) = &*copy {\n            end.synchronize()?;",
-        "end, writes: true }) = &*copy {\n            let _ = end;",
-    ),
+    noticed("pinned.rs", "end.synchronize().inspect_err(|_| self.is_lost = true)", "{ let _ = end; Ok(()) }"),
+    noticed("pinned.rs", "self.copy().wait()", "Ok(())"),
+    noticed("pinned.rs", "            copy.wait()?;\n", ""),
     noticed("pinned.rs", "self.wait()?;", ""),
-    noticed(
-        "pinned.rs",
-        "end, .. }) = &*in_flight {\n            end.synchronize()?;",
-        "end, .. }) = &*in_flight {\n            let _ = end;",
-    ),
+    noticed("pinned.rs", "        state.wait()?;\n", ""),
     Wait { file: "pinned.rs", text: "self.record().or_else(", without: None, reason: Some("its callers are below") },
     unnoticed(
         "pinned.rs",
@@ -153,7 +142,7 @@ const WAITS: &[Wait] = &[
         "Err(error)",
         "only where an event cannot be recorded",
     ),
-    noticed("pinned.rs", "if self.wait().is_err() {", "if false {"),
+    noticed("pinned.rs", "if self.wait().is_err() || self.copy().is_lost {", "if false {"),
     noticed(
         "pinned.rs",
         ".map_err(Error::driver(\"copying to the device\"))?;\n            self.end_of_copy().map(Some)",
