@@ -1,4 +1,4 @@
-//! Named threads.
+//! Named threads, and the cores that they may use.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;

@@ -92,7 +92,7 @@ pub(crate) fn targets() -> Vec<Target> {
 }
 
 /// Serves the files of a directory over HTTP; returns the port.
-pub(crate) fn serve(dir: PathBuf) -> u16 {
+fn serve(dir: PathBuf) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {

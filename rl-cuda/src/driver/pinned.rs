@@ -31,18 +31,19 @@ pub struct PinnedSlab<T: Element> {
     pointer: NonNull<T>,
     len: usize,
     access: CpuAccess,
-    copy: Mutex<Copy>,
+    copies: Mutex<Copies>,
 }
 
-/// State of the copies of a slab.
+/// The copy of a slab in flight, if any.
 #[derive(Debug, Default)]
-struct Copy {
+struct Copies {
     in_flight: Option<InFlight>,
     /// True if a wait has failed: the device is lost, and copies nothing more.
     is_lost: bool,
 }
 
-impl Copy {
+impl Copies {
+    /// Waits for the copy in flight, if any.
     fn wait(&mut self) -> Result<(), Error> {
         let Some(InFlight { end, .. }) = self.in_flight.take() else { return Ok(()) };
         end.synchronize().inspect_err(|_| self.is_lost = true)
@@ -96,7 +97,7 @@ impl<T: Element> PinnedSlab<T> {
             }
         };
         let pointer = NonNull::new(pointer).ok_or(Error::Memory { bytes, reason: "out of host memory".into() })?;
-        Ok(Self { device: device.cloned(), pointer, len, access, copy: Mutex::default() })
+        Ok(Self { device: device.cloned(), pointer, len, access, copies: Mutex::default() })
     }
 
     /// Returns the number of elements.
@@ -111,8 +112,8 @@ impl<T: Element> PinnedSlab<T> {
         self.len == 0
     }
 
-    fn copy(&self) -> MutexGuard<'_, Copy> {
-        self.copy.lock().unwrap_or_else(PoisonError::into_inner)
+    fn copies(&self) -> MutexGuard<'_, Copies> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the copy in flight, if any.
@@ -121,7 +122,7 @@ impl<T: Element> PinnedSlab<T> {
     /// [`Error::Driver`], once: a device that is lost copies nothing more.
     pub fn wait(&self) -> Result<(), Error> {
         // Others wait for the lock, not for the event alone.
-        self.copy().wait()
+        self.copies().wait()
     }
 
     /// Waits for the copy in flight if it writes the slab, then returns the elements.
@@ -133,11 +134,11 @@ impl<T: Element> PinnedSlab<T> {
         if self.access == CpuAccess::WriteOnly {
             return Err(Error::Kind { what: "pinned slab", expected: "one that the CPU may read" });
         }
-        let mut copy = self.copy();
-        if copy.in_flight.as_ref().is_some_and(|copy| copy.writes) {
-            copy.wait()?;
+        let mut copies = self.copies();
+        if copies.in_flight.as_ref().is_some_and(|copy| copy.writes) {
+            copies.wait()?;
         }
-        drop(copy);
+        drop(copies);
         // SAFETY: the slab owns `len` initialized elements. No copy writes them: a new one needs the slab for itself alone.
         Ok(unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) })
     }
@@ -166,9 +167,9 @@ impl<T: Element> PinnedSlab<T> {
         if len > self.len {
             return Err(Error::Length { what, expected: len, found: self.len });
         }
-        let mut state = self.copy();
-        state.wait()?;
-        state.in_flight = copy(self.pointer)?.map(|end| InFlight { end, writes });
+        let mut copies = self.copies();
+        copies.wait()?;
+        copies.in_flight = copy(self.pointer)?.map(|end| InFlight { end, writes });
         Ok(())
     }
 }
@@ -228,7 +229,7 @@ impl Stream {
 impl<T: Element> Drop for PinnedSlab<T> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        if self.wait().is_err() || self.copy().is_lost {
+        if self.wait().is_err() || self.copies().is_lost {
             return; // a leak is better than freeing memory under a copy
         }
         match self.device.as_ref().map(Device::driver) {

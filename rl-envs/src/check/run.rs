@@ -4,7 +4,6 @@ use std::fmt;
 
 use crate::check::any_env::AnyEnv;
 use crate::check::trace::OwnedAction;
-use crate::rng::between;
 use crate::{ActionSpace, ObsRows, Purpose, Rng, Step};
 
 /// Number of episodes that a recording covers, if they are short enough.
@@ -218,7 +217,7 @@ fn number(rng: &mut Rng, low: f32, high: f32) -> f32 {
     let x = match (low.is_finite(), high.is_finite(), rng.below(8)) {
         (true, _, 0) => low,
         (_, true, 1) => high,
-        (true, true, _) => between(low, high, rng.uniform()),
+        (true, true, _) => rng.uniform_in(low, high),
         (true, false, _) => low + rng.normal().abs(),
         (false, true, _) => high - rng.normal().abs(),
         (false, false, _) => rng.normal(),

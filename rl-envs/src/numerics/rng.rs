@@ -170,7 +170,7 @@ impl Rng {
     /// Returns a uniform number in [low, high) (rounding may give `high`).
     #[inline]
     pub fn uniform_in(&mut self, low: f32, high: f32) -> f32 {
-        low + (high - low) * self.uniform()
+        between(low, high, self.uniform())
     }
 
     /// Returns a uniform integer in 0..n; see [`below`].

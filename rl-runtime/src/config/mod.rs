@@ -380,8 +380,7 @@ impl Config {
 
     /// Returns the number of threads that learn.
     ///
-    /// Environments that block, and those in worker processes, are collected from by threads that mostly wait: they leave every
-    /// thread to the learner.
+    /// All of them do beside threads that collect from environments that block or from worker processes, which mostly wait.
     #[must_use]
     pub(crate) fn learner_threads(&self, entry: &Entry) -> usize {
         match self.run.pipeline {

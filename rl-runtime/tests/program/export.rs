@@ -166,7 +166,8 @@ fn exported_policies_act_as_the_run_on_observations_of_rollouts() {
         }
         for target in targets() {
             let (n, seconds) = streams.check(dir, &env, &target, multiply_adds);
-            println!("{env} {algo} {kind}: {n} observations, {target}: 0 differ, {seconds:.1} s");
+            let preset = [&env, &algo, kind].join(" ");
+            println!("{}: {n} observations, {target}: 0 differ, {seconds:.1} s", preset.trim_end());
         }
     }
 }

@@ -131,10 +131,10 @@ const WAITS: &[Wait] = &[
         "{ let _ = context; Ok(()) }",
     ),
     noticed("pinned.rs", "end.synchronize().inspect_err(|_| self.is_lost = true)", "{ let _ = end; Ok(()) }"),
-    noticed("pinned.rs", "self.copy().wait()", "Ok(())"),
-    noticed("pinned.rs", "            copy.wait()?;\n", ""),
+    noticed("pinned.rs", "self.copies().wait()", "Ok(())"),
+    noticed("pinned.rs", "            copies.wait()?;\n        }", "        }"),
     noticed("pinned.rs", "self.wait()?;", ""),
-    noticed("pinned.rs", "        state.wait()?;\n", ""),
+    noticed("pinned.rs", "        copies.wait()?;\n        copies", "        copies"),
     Wait { file: "pinned.rs", text: "self.record().or_else(", without: None, reason: Some("its callers are below") },
     unnoticed(
         "pinned.rs",
@@ -142,7 +142,7 @@ const WAITS: &[Wait] = &[
         "Err(error)",
         "only where an event cannot be recorded",
     ),
-    noticed("pinned.rs", "if self.wait().is_err() || self.copy().is_lost {", "if false {"),
+    noticed("pinned.rs", "if self.wait().is_err() || self.copies().is_lost {", "if false {"),
     noticed(
         "pinned.rs",
         ".map_err(Error::driver(\"copying to the device\"))?;\n            self.end_of_copy().map(Some)",

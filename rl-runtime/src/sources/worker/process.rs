@@ -210,6 +210,7 @@ pub(super) struct Process {
     greeted: bool,
     /// Bytes of a request, which the number of environments decides.
     pub(super) request_len: usize,
+    /// Times for which waits spin, set before episodes begin.
     pub(super) spin: Spin,
     /// True once it has failed to draw, after which it answers nothing.
     is_spent: AtomicBool,
