@@ -1,6 +1,6 @@
 //! Stages of an update, reported to a caller that has a clock.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use rl_envs::Pool;
 
@@ -86,9 +86,35 @@ impl<'a> Threads<'a> {
         self.report(Stage::Waiting);
     }
 
+    /// Runs `f` on each item, as a part of `stage`, with memory that no other thread uses.
+    ///
+    /// `memory` has an item for each thread of the pool.
+    pub(crate) fn each_with<T: Send, M: Send>(
+        self,
+        stage: Stage,
+        items: &mut [T],
+        memory: &[Mutex<M>],
+        f: &(impl Fn(&mut T, &mut M) + Sync),
+    ) {
+        self.each(stage, items, &|item| f(item, &mut unused(memory)));
+    }
+
     /// Reports that the calling thread has been in a stage.
     #[inline(always)]
     pub(crate) fn report(self, stage: Stage) {
         report(self.probe, stage);
+    }
+}
+
+/// Returns memory that no other thread uses.
+fn unused<M>(memory: &[Mutex<M>]) -> MutexGuard<'_, M> {
+    loop {
+        for memory in memory {
+            match memory.try_lock() {
+                Ok(memory) => return memory,
+                Err(TryLockError::Poisoned(memory)) => return memory.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
     }
 }

@@ -63,6 +63,9 @@ pub(crate) struct Loaded<'a> {
     optimizer: Optimizer,
 }
 
+/// Samples whose noise a thread draws at a time.
+const NOISE_ROWS: usize = 64;
+
 /// Name of the counters of steps in a snapshot.
 pub(crate) const STEPS: &str = "steps";
 
@@ -112,14 +115,17 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
     }
 
     /// Draws normal numbers of the update's streams from `first` on, as noise.
-    pub(crate) fn draw_noise(&mut self, update: u64, first: u32) {
-        let a = self.policy.bounds().len();
-        for (i, row) in (first..).zip(self.noise.chunks_exact_mut(a)) {
-            for (block, part) in (0..).zip(row.chunks_mut(4)) {
-                let normals = rng::normals(rng::block(self.seed, i, update, Purpose::Replay, block));
-                part.copy_from_slice(&normals[..part.len()]);
+    pub(crate) fn draw_noise(&mut self, update: u64, first: u32, pool: &Pool) {
+        let (a, seed) = (self.policy.bounds().len(), self.seed);
+        let mut slices: Vec<_> = (first..).step_by(NOISE_ROWS).zip(self.noise.chunks_mut(NOISE_ROWS * a)).collect();
+        pool.each(&mut slices, &|(first, rows)| {
+            for (i, row) in (*first..).zip(rows.chunks_exact_mut(a)) {
+                for (block, part) in (0..).zip(row.chunks_mut(4)) {
+                    let normals = rng::normals(rng::block(seed, i, update, Purpose::Replay, block));
+                    part.copy_from_slice(&normals[..part.len()]);
+                }
             }
-        }
+        });
     }
 
     /// Takes a step of the critics towards their targets.

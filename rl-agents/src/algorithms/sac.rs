@@ -262,10 +262,10 @@ impl Sac {
     fn set_targets(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
         let Self { both, temperature: Temperature { alpha, .. }, log_probs, .. } = self;
         both.experience.report(UpdateEvent::TargetsBegin);
-        both.draw_noise(update, 1 + log_probs.len() as u32);
+        both.draw_noise(update, 1 + log_probs.len() as u32, pool);
         let ActorAndCritics { policy, critics, experience, batch, noise, actions, scratches, .. } = both;
         let batch = batch.columns();
-        policy.sample(batch.next_obs, noise, pool, scratches, actions, log_probs)?;
+        policy.sample((batch.next_obs, noise), Threads::of(pool), None, scratches, actions, log_probs)?;
         critics.value_by_target(batch.next_obs, actions, pool)?;
         for (i, (target, q)) in critics.targets.iter_mut().zip(&critics.q).enumerate() {
             *target = batch.rewards[i] + batch.discounts[i] * (q - *alpha * log_probs[i]);
@@ -276,9 +276,10 @@ impl Sac {
 
     /// Draws actions of the minibatch's observations.
     fn set_actions(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
-        self.both.draw_noise(update, 1);
-        let ActorAndCritics { policy, experience, batch, noise, actions, scratches, .. } = &mut self.both;
-        policy.sample(batch.columns().obs, noise, pool, scratches, actions, &mut self.log_probs)?;
+        self.both.draw_noise(update, 1, pool);
+        let ActorAndCritics { policy, experience, batch, noise, actions, scratches, slices, .. } = &mut self.both;
+        let of = (batch.columns().obs, &noise[..]);
+        policy.sample(of, Threads::of(pool), Some(slices), scratches, actions, &mut self.log_probs)?;
         probe::report(experience.probe.as_ref(), Stage::Targets);
         Ok(())
     }

@@ -209,10 +209,10 @@ impl Td3 {
     fn set_targets(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
         let Self { both, policy_target, config } = self;
         both.experience.report(UpdateEvent::TargetsBegin);
-        both.draw_noise(update, 1);
+        both.draw_noise(update, 1, pool);
         let ActorAndCritics { critics, experience, batch, noise, actions, scratches, .. } = both;
         let batch = batch.columns();
-        policy_target.choose(batch.next_obs, pool, scratches, actions)?;
+        policy_target.choose(batch.next_obs, Threads::of(pool), None, scratches, actions)?;
         let clip = config.target_noise_clip;
         for (action, noise) in actions.iter_mut().zip(noise) {
             *action = (*action + (config.target_policy_noise * *noise).clamp(-clip, clip)).clamp(-1.0, 1.0);
@@ -234,7 +234,7 @@ impl Td3 {
             return both.gradient_by_candle(|both, params, obs| policy_loss(&both.policy, params, &both.critics.online, obs));
         };
         let (obs, threads) = (batch.columns().obs, Threads { pool, probe: experience.probe.as_ref() });
-        policy.choose(obs, pool, scratches, actions)?;
+        policy.choose(obs, threads, Some(slices), scratches, actions)?;
         critics.value(Value::First, obs, actions, pool, d_actions)?;
         probe::report(threads.probe, Stage::Backward);
         let (of, n) = (PolicyLoss { policy, d_actions }, critics.q.len());

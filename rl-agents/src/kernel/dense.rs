@@ -192,19 +192,29 @@ impl Dense {
         multiply::<S>(dx, Fixed::<PANEL>, dz.matrix(), b, size, init);
     }
 
-    /// Adds a tile's gradient of block (q, p) of the weights.
+    /// Computes a tile's gradient of block (q, p) of the weights.
     ///
-    /// `dz` is the gradient of its outputs.
+    /// `dz` is the gradient of its outputs. `init` clears `grad`, or adds to it.
     #[inline(always)]
-    pub(crate) fn weight_grad<S: Set>(&self, q: usize, p: usize, input: Rows<'_>, dz: Rows<'_>, grad: &mut [f32]) {
+    pub(crate) fn weight_grad<S: Set>(
+        &self,
+        (q, p): (usize, usize),
+        input: Rows<'_>,
+        dz: Rows<'_>,
+        init: Init<'_>,
+        grad: &mut [f32],
+    ) {
         let (m, rows, n) = (input.m, self.block_rows(q, p), self.block_width(q, p));
         if let Some(categories) = &self.categories {
+            if let Init::Cleared = init {
+                grad[..rows * n].fill(0.0);
+            }
             return categories.weight_grad::<S>(q, input, dz.panel(p), &mut grad[..rows * n], n);
         }
         let (a, b) = if self.transposed { (dz.panel(p), input.panel(q)) } else { (input.panel(q), dz.panel(p)) };
         let a = Matrix { data: a, rows: Fixed::<1>, columns: Fixed::<PANEL> };
         let (b, size) = (RowMajor { data: b, stride: PANEL }, ProductSize { m: rows, n, k: m });
-        multiply::<S>(&mut grad[..rows * n], Stride(n), a, b, size, Init::Add);
+        multiply::<S>(&mut grad[..rows * n], Stride(n), a, b, size, init);
     }
 
     /// True if panel `q` of the inputs holds categories that no sample has.
@@ -224,7 +234,8 @@ impl Dense {
     #[inline(always)]
     pub(crate) fn grads<S: Set>(&self, input: Rows<'_>, dz: Rows<'_>, grads: &mut [f32]) {
         for (q, p) in self.blocks() {
-            self.weight_grad::<S>(q, p, input, dz, &mut grads[self.grad_weight + self.block_start(q, p)..]);
+            let grad = &mut grads[self.grad_weight + self.block_start(q, p)..];
+            self.weight_grad::<S>((q, p), input, dz, Init::Add, grad);
         }
         for p in 0..panels(self.n_out) {
             self.bias_grad(p, dz, &mut grads[self.grad_bias + p * PANEL..]);
@@ -235,6 +246,14 @@ impl Dense {
     fn blocks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (inputs, outputs) = (panels(self.n_in), panels(self.n_out));
         (0..inputs).flat_map(move |q| (0..outputs).map(move |p| (q, p)))
+    }
+
+    /// Length of the block of a part of the gradient in panel `p` of the outputs.
+    pub(crate) fn block_len(&self, part: GradPart, p: usize) -> usize {
+        match part {
+            GradPart::Inputs(q) => self.block_rows(q, p) * self.block_width(q, p),
+            GradPart::Bias => width(self.n_out, p),
+        }
     }
 
     fn block_rows(&self, q: usize, p: usize) -> usize {

@@ -372,6 +372,8 @@ pub(crate) enum Init<'a> {
     Bias(&'a [f32]),
     /// Zeros.
     Zero,
+    /// Zeros, as if C had been cleared: adding makes a sum of -0 a 0.
+    Cleared,
     /// The current contents of C.
     Add,
 }
@@ -563,7 +565,11 @@ unsafe fn block<V: Vector, const M: usize, const N: usize>(
             let c = c.as_mut_ptr().add(to.at(i + r) + column);
             for (v, sum) in sums.into_iter().enumerate() {
                 let c = c.add(v * V::LEN);
-                let sum = if let Init::Add = init { V::load(c).add(sum) } else { sum };
+                let sum = match init {
+                    Init::Add => V::load(c).add(sum),
+                    Init::Cleared => V::splat(0.0).add(sum),
+                    Init::Bias(_) | Init::Zero => sum,
+                };
                 sum.store(c);
             }
         }

@@ -5,7 +5,7 @@
 //! [step by step](crate::kernel::sequences). [Ranks](crate::ranks) compute some slices each.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex};
 
 use rl_envs::isa::{Set, Work, dispatch};
 
@@ -17,7 +17,7 @@ use crate::kernel::net::PackedNet;
 use crate::kernel::samples::{Samples, Sequences};
 use crate::kernel::sequences;
 use crate::kernel::slices::{self, BatchSlice, MAX_SLICES};
-use crate::kernel::tile::{self, Stats, TileLoss, Workspace};
+use crate::kernel::tile::{self, Stats, Tile, TileLoss, Workspace};
 use crate::probe::{Stage, Threads};
 use crate::ranks::{Exchange, Ranks};
 
@@ -38,23 +38,30 @@ pub(crate) struct Slices<S> {
     exchange: Option<Exchange>,
 }
 
-/// Returns a workspace that no other thread uses.
-fn unused(workspaces: &[Mutex<Workspace>]) -> MutexGuard<'_, Workspace> {
-    loop {
-        for workspace in workspaces {
-            match workspace.try_lock() {
-                Ok(workspace) => return workspace,
-                Err(TryLockError::Poisoned(workspace)) => return workspace.into_inner(),
-                Err(TryLockError::WouldBlock) => {}
-            }
-        }
-    }
-}
-
 impl<S: Stats> Slices<S> {
     /// Creates an empty list; [`Slices::gradient`] adds the slices that a batch needs.
     pub(crate) fn new() -> Self {
         Self { slices: Vec::new(), grads: Vec::new(), workspaces: Vec::new(), layered: Layered::default(), exchange: None }
+    }
+
+    /// Runs a minibatch of `n` samples forward, as the first half of its [gradient](Self::gradient).
+    ///
+    /// Passes its tiles to `read`, each with an item: `item` makes one of a number of samples. Returns false, with nothing done,
+    /// where outputs are not kept until the gradient: by tiles, by several chunks, and with other ranks.
+    pub(crate) fn run_forward<T: Send>(
+        &mut self,
+        kernel: PackedNet<'_>,
+        samples: Samples<'_>,
+        n: usize,
+        threads: Threads<'_>,
+        item: impl FnMut(usize) -> T,
+        read: &(impl Fn(&Tile<'_>, &mut T) + Sync),
+    ) -> bool {
+        let keeps = layered::suits(kernel.net) && n <= layered::CHUNK && self.exchange.is_none();
+        if keeps {
+            self.layered.run_forward(kernel, samples, n, threads, item, read);
+        }
+        keeps
     }
 
     /// Computes later gradients together with other ranks.
@@ -145,9 +152,9 @@ impl<S: Stats> Slices<S> {
         let all_grads = &mut self.grads[..count];
         let mut passes = all_grads.iter_mut().zip(&mut self.slices[slices]);
         let mut passes: [_; MAX_SLICES] = std::array::from_fn(|_| passes.next());
-        threads.each(Stage::Backward, &mut passes[..count], &|pass| {
+        threads.each_with(Stage::Backward, &mut passes[..count], &self.workspaces, &|pass, workspace| {
             if let Some((grads, slice)) = pass {
-                let (kernel, workspace) = (PackedNet { isa, net, packed }, &mut unused(&self.workspaces));
+                let kernel = PackedNet { isa, net, packed };
                 match &net.memory {
                     Some(stage) => sequences::backward(kernel, stage, samples, slice, workspace, grads, loss, threads.probe),
                     None => tile::backward(kernel, samples, slice, workspace, grads, loss, threads.probe),
@@ -214,7 +221,6 @@ impl TreeSum<'_> {
 mod tests {
     use super::*;
     use crate::kernel::samples::TILE;
-    use crate::kernel::tile::Tile;
     use crate::ranks::tests::on_ranks;
     use crate::{Activation, ActorCritic, NetConfig};
     use rl_buffer::ObsSlice;
@@ -301,6 +307,42 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_minibatch_that_went_forward_before_has_the_same_gradient() {
+        let (mut rng, d, n) = (Rng::new(1, 0, 0, Purpose::Init), 40, 300);
+        let obs: Vec<f32> = (0..2 * n * d).map(|_| rng.normal()).collect();
+        let space = Space::vector(&vec![-1.0; d], &vec![1.0; d]);
+        for (hidden, wide) in [(vec![17], false), (vec![300, 400], true)] {
+            let net = NetConfig { hidden, ..NetConfig::default() };
+            let policy = ActorCritic::new(&space, &ActionSpace::Discrete { n: 3, masked: false }, &net, 7).unwrap();
+            let ((actor, critic), kernel) = (policy.chains(), policy.network().kernel().unwrap());
+            let (loss, pool) = (Squares { heads: [(actor, 3), (critic, 1)] }, Pool::new(2).unwrap());
+            let (threads, mut slices) = (Threads::of(&pool), Slices::new());
+            let samples = |from: usize| policy.network().samples(ObsSlice::F32(&obs[from * d..]), None);
+            let gradient = |slices: &mut Slices<usize>, from, n| {
+                let mut gradient = vec![f32::NAN; policy.params().len()];
+                let stats = slices.gradient(kernel, samples(from), n, threads, &loss, &mut gradient).unwrap();
+                assert_eq!(stats.sum::<usize>(), n);
+                gradient.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            let expected = [(0, n), (n, n), (n, n - 1)].map(|(from, n)| gradient(&mut Slices::new(), from, n));
+            let mut values = vec![f32::NAN; n];
+            let mut rest = &mut values[..];
+            let part = |len| rest.split_off_mut(..len).unwrap();
+            let went = slices.run_forward(kernel, samples(0), n, threads, part, &|tile, to| tile.column(critic, 0, to));
+            assert_eq!(went, wide);
+            assert_eq!(gradient(&mut slices, 0, n), expected[0]);
+            // The outputs are used once.
+            assert_eq!(gradient(&mut slices, n, n), expected[1]);
+            assert_eq!(gradient(&mut slices, n, n - 1), expected[2]);
+            let mut alone = vec![0.0; n];
+            tile::forward(kernel, samples(0), n, None, &mut [], &mut Workspace::forward(kernel.net), |tile: &mut Tile<'_>| {
+                tile.column(critic, 0, &mut alone[tile.samples.clone()]);
+            });
+            assert!(!wide || values == alone);
         }
     }
 

@@ -6,15 +6,17 @@
 //! the same.
 
 use std::ops::Range;
+use std::sync::Mutex;
 
 use rl_envs::isa::{Set, Work, dispatch};
+use rl_envs::pool;
 
 use crate::kernel::aligned::Aligned;
 use crate::kernel::dense::{BLOCK, Dense, GradPart};
 use crate::kernel::gemm::{CACHED_ROWS, Init, PANEL, Rows, panels};
 use crate::kernel::net::{Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
-use crate::kernel::slices::{BatchSlice, MAX_SLICES};
+use crate::kernel::slices::{self, BatchSlice, MAX_SLICES};
 use crate::kernel::tile::{SliceLoss, Stats, Tile, TileLoss, visit};
 use crate::probe::{Stage, Threads};
 
@@ -29,11 +31,14 @@ const LEVELS: usize = MAX_SLICES.ilog2() as usize + 1;
 #[derive(Default)]
 pub(crate) struct Layered {
     height: usize,
+    /// Number of samples of a minibatch that has gone forward, and not back.
+    forward_of: Option<usize>,
     inputs: Aligned,
     outputs: Vec<Aligned>,        // every layer's
     deltas: Vec<Aligned>,         // gradients of every layer's sums
     out_grads: Vec<Vec<Aligned>>, // each tile's, (TILE, columns) of every chain's outputs
-    sums: Aligned,                // levels of the tree, of every block of the gradient
+    sums: Aligned,                // levels of the tree, of every block of the gradient, if there are several chunks
+    levels: Vec<Mutex<Aligned>>,  // each thread's, of a block, if there is one chunk
 }
 
 /// A tile of a slice.
@@ -137,7 +142,34 @@ impl Layered {
         }
     }
 
+    /// Runs a minibatch of `n` samples forward, as the first half of its gradient.
+    ///
+    /// Passes its tiles to `read`, each with an item: `item` makes one of a number of samples.
+    pub(crate) fn run_forward<T: Send>(
+        &mut self,
+        kernel: PackedNet<'_>,
+        samples: Samples<'_>,
+        n: usize,
+        threads: Threads<'_>,
+        mut item: impl FnMut(usize) -> T,
+        read: &(impl Fn(&Tile<'_>, &mut T) + Sync),
+    ) {
+        debug_assert!(n <= CHUNK, "the outputs of one chunk are kept");
+        self.reserve(kernel.net, height(n), false);
+        self.forward(kernel, samples, threads, 0..n);
+        self.forward_of = Some(n);
+        let tiles = pool::slices(n, MAX_SLICES, slices::least(n, false)).map(|samples| (item(samples.len()), samples));
+        let outputs = (&*self.outputs, self.height);
+        threads.each(Stage::Forward, &mut tiles.collect::<Vec<_>>(), &|(item, samples)| {
+            let outputs = (outputs.0, outputs.1, samples.start);
+            let tile = Tile { net: kernel.net, outputs, out_grads: (&mut [], TILE, 0), samples: samples.clone() };
+            visit(kernel.isa, tile, &mut |tile: &mut Tile<'_>| read(tile, item));
+        });
+    }
+
     /// Writes the gradient (P) of the summed loss of the samples of all slices.
+    ///
+    /// Those of one chunk may have [gone forward](Self::run_forward).
     pub(crate) fn gradient<S: Stats, L: TileLoss<S>>(
         &mut self,
         kernel: PackedNet<'_>,
@@ -150,8 +182,11 @@ impl Layered {
         let chunks = chunks(slices.iter().map(|slice| &slice.range));
         let n = slices.iter().map(|slice| slice.range.len()).sum::<usize>();
         self.reserve(kernel.net, height(n), chunks.len() > 1);
+        let forward_of = self.forward_of.take();
         for (i, chunk) in chunks.iter().enumerate() {
-            self.forward(kernel, samples, threads, rows_of(chunk));
+            if forward_of != Some(n) {
+                self.forward(kernel, samples, threads, rows_of(chunk));
+            }
             self.loss(kernel, slices, threads, loss, chunk);
             self.backward(kernel, threads, chunk);
             self.weights(kernel, threads, chunk, chunks.len() > 1, i + 1 == chunks.len(), gradient);
@@ -244,8 +279,11 @@ impl Layered {
         last: bool,
         gradient: &mut [f32],
     ) {
-        let Self { height, inputs, outputs, deltas, sums, .. } = self;
+        let Self { height, inputs, outputs, deltas, sums, levels, .. } = self;
         let n = rows_of(chunk).len();
+        while levels.len() < threads.pool.n_threads() {
+            levels.push(Mutex::new(Aligned::zeros(LEVELS * BLOCK)));
+        }
         let mut parts: Vec<_> = grad_parts(net).collect();
         parts.sort_by_key(|(_, (range, _))| range.start);
         let (mut rest, mut begin, mut sums) = (gradient, 0, &mut sums[..]);
@@ -255,13 +293,13 @@ impl Layered {
             (rest, begin) = (more, range.end);
             let layer = &net.layers[l];
             let len = if several { panels(layer.n_out) * LEVELS * BLOCK } else { 0 };
-            let (levels, more) = std::mem::take(&mut sums).split_at_mut(len);
+            let (kept, more) = std::mem::take(&mut sums).split_at_mut(len);
             sums = more;
             let input = net.places[l].source.map_or(&*inputs, |source| &outputs[source]);
             let (input, dz) = (Rows::new(input, *height, 0..n), Rows::new(&deltas[l], *height, 0..n));
-            all.push(Gradient { layer, part, input, dz, chunk, last, levels, to });
+            all.push(Gradient { layer, part, input, dz, chunk, last, kept, to });
         }
-        threads.each(Stage::Backward, &mut all, &|part| dispatch(isa, part));
+        threads.each_with(Stage::Backward, &mut all, levels, &|part, levels| dispatch(isa, AddChunk { part, levels }));
     }
 }
 
@@ -329,43 +367,53 @@ struct Gradient<'a> {
     chunk: &'a [SliceTile],
     /// True for the last chunk.
     last: bool,
-    /// Levels of the blocks' trees; empty if there is one chunk.
-    levels: &'a mut [f32],
+    /// Levels of the blocks' trees, from chunk to chunk; empty if there is one.
+    kept: &'a mut [f32],
     to: &'a mut [f32],
 }
 
-impl Work for &mut Gradient<'_> {
+/// A part to which a chunk is to be added, and levels to use if none are kept.
+struct AddChunk<'a, 'b> {
+    part: &'b mut Gradient<'a>,
+    levels: &'b mut [f32],
+}
+
+impl Work for AddChunk<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Gradient { layer, part, input, dz, chunk, last, levels, to } = self;
+        let Gradient { layer, part, input, dz, chunk, last, kept, to } = self.part;
         if let GradPart::Inputs(q) = part
-            && levels.is_empty()
+            && kept.is_empty()
             && layer.misses(*q, *input)
         {
             return to.fill(0.0);
         }
         // The tree of `slices::tree`: level i holds the sum of a subtree that waits for its neighbour.
-        let mut own = [[0.0f32; BLOCK]; LEVELS];
-        let mut kept = levels.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(LEVELS);
+        let own = self.levels.as_chunks_mut::<BLOCK>().0;
+        let mut kept = kept.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(LEVELS);
         for p in 0..panels(layer.n_out) {
-            let levels = kept.next().unwrap_or(&mut own);
+            let (levels, len) = (kept.next().unwrap_or(&mut *own), layer.block_len(*part, p));
             for tile in *chunk {
                 let mut level = tile.slice.count_ones() as usize;
-                if tile.first {
-                    levels[level].fill(0.0);
-                }
                 let rows = tile.samples.start - chunk[0].samples.start..tile.samples.end - chunk[0].samples.start;
-                let (input, dz, sum) = (input.part(rows.clone()), dz.part(rows), &mut levels[level]);
+                let (input, dz, sum) = (input.part(rows.clone()), dz.part(rows), &mut levels[level][..len]);
                 match part {
-                    GradPart::Inputs(q) => layer.weight_grad::<S>(*q, p, input, dz, sum),
-                    GradPart::Bias => layer.bias_grad(p, dz, sum),
+                    GradPart::Inputs(q) => {
+                        layer.weight_grad::<S>((*q, p), input, dz, if tile.first { Init::Cleared } else { Init::Add }, sum);
+                    }
+                    GradPart::Bias => {
+                        if tile.first {
+                            sum.fill(0.0);
+                        }
+                        layer.bias_grad(p, dz, sum);
+                    }
                 }
                 for _ in 0..if tile.last { tile.slice.trailing_ones() } else { 0 } {
                     let (left, right) = levels.split_at_mut(level);
                     level -= 1;
-                    left[level].iter_mut().zip(&right[0]).for_each(|(sum, x)| *sum += x);
+                    left[level][..len].iter_mut().zip(&right[0][..len]).for_each(|(sum, x)| *sum += x);
                 }
             }
             match part {

@@ -6,10 +6,11 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, Spaces, math, rng};
+use rl_envs::{ActionSpace, Actions, Purpose, Space, Spaces, math, rng};
 use rl_policy::{Exported, Head};
 use serde::{Deserialize, Serialize};
 
+use crate::kernel::gradient::Slices;
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{self, Tile};
 use crate::network::params::Layout;
@@ -17,6 +18,7 @@ use crate::policy::exported::bounds;
 use crate::policy::is_among_first;
 use crate::policy::network::{HeadLayers, Network, NetworkShape, TileScratch, each_reference_tile};
 use crate::policy::squashed::{ContinuousPolicy, SquashedGaussian, bounds_of};
+use crate::probe::Threads;
 use crate::{Acted, Acting, Choice, Error, NetConfig, Policy, Scratch, Snapshot, Weights};
 
 /// Kind of the noise that is added to actions in training.
@@ -139,23 +141,38 @@ impl DeterministicPolicy {
 
     /// Writes actions between -1 and 1 (n, A), without noise.
     ///
+    /// With `slices`, the pass is the first half of this minibatch's gradient, where the network suits that.
+    ///
     /// # Errors
     /// Errors of candle.
     pub(crate) fn choose(
         &self,
         obs: ObsSlice<'_>,
-        pool: &Pool,
+        threads: Threads<'_>,
+        slices: Option<&mut Slices<()>>,
         scratches: &mut Vec<Scratch>,
         actions: &mut [f32],
     ) -> Result<(), Error> {
-        let (a, d) = (self.n_actions(), self.network.obs_len());
+        let (network, a, d) = (&self.network, self.n_actions(), self.network.obs_len());
         let (n, mut actions) = (actions.len() / a, actions);
-        let part = |len: usize| {
+        let mut part = |len: usize| {
             let of_slice;
             (of_slice, actions) = std::mem::take(&mut actions).split_at_mut(len * a);
             of_slice
         };
-        self.network.each_slice(n, pool, scratches, part, &|range, actions, scratch| {
+        if let (Some(slices), Some(kernel)) = (slices, network.kernel())
+            && slices.run_forward(kernel, network.samples(obs, None), n, threads, &mut part, &|tile, actions| {
+                let mut column = [0.0; TILE];
+                for j in 0..a {
+                    tile.column(network.chain(0), j, &mut column[..tile.samples.len()]);
+                    let actions = actions[j..].iter_mut().step_by(a);
+                    actions.zip(&column).for_each(|(action, &output)| *action = math::tanh(output));
+                }
+            })
+        {
+            return Ok(());
+        }
+        network.each_slice(n, threads.pool, scratches, part, &|range, actions, scratch| {
             self.each_tile(obs.rows(range.clone(), d), range.len(), scratch, &mut |samples, outputs| {
                 let m = samples.len();
                 for (s, i) in samples.enumerate() {

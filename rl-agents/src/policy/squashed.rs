@@ -7,9 +7,10 @@ use std::ops::Range;
 
 use candle_core::{D, Tensor};
 use rl_buffer::ObsSlice;
-use rl_envs::{ActionSpace, Actions, Pool, Purpose, Space, Spaces, math, rng};
+use rl_envs::{ActionSpace, Actions, Purpose, Space, Spaces, math, rng};
 use rl_policy::{Exported, Head};
 
+use crate::kernel::gradient::Slices;
 use crate::kernel::samples::TILE;
 use crate::kernel::tile::{self, Tile};
 use crate::network::params::Layout;
@@ -18,6 +19,7 @@ use crate::policy::distributions::HALF_LN_2_PI;
 use crate::policy::exported::bounds;
 use crate::policy::is_among_first;
 use crate::policy::network::{HeadLayers, NO_MEMORY, Network, NetworkShape, TileScratch, each_reference_tile};
+use crate::probe::Threads;
 use crate::{Acted, Acting, Choice, Error, NetConfig, Policy, Scratch, Snapshot, Weights};
 
 /// Index of the means among the heads.
@@ -231,43 +233,65 @@ impl SquashedGaussian {
         }
     }
 
+    /// Draws squashed actions of a tile, (m, A), from its means and `log_std`.
+    ///
+    /// `column` copies a dimension of either. Also writes the log-probabilities (m).
+    #[inline(always)]
+    fn draw(&self, column: impl Fn(usize, usize, &mut [f32]), noise: &[f32], actions: &mut [f32], log_probs: &mut [f32]) {
+        let ([mut mean, mut log_std], m, a) = ([[0.0; TILE]; 2], log_probs.len(), self.n_actions());
+        log_probs.fill(0.0);
+        for j in 0..a {
+            column(MEAN, j, &mut mean[..m]);
+            column(LOG_STD, j, &mut log_std[..m]);
+            for (s, log_prob) in log_probs.iter_mut().enumerate() {
+                let drawn = squash(mean[s], log_std[s], noise[s * a + j]);
+                actions[s * a + j] = drawn.y;
+                *log_prob += drawn.log_prob;
+            }
+        }
+    }
+
     /// Draws squashed actions (n, A) with `noise`, (n, A).
     ///
-    /// Also writes their log-probabilities (n).
+    /// Also writes their log-probabilities (n). With `slices`, the pass is the first half of this minibatch's gradient, where the
+    /// networks suit that.
     ///
     /// # Errors
     /// Errors of candle.
     pub(crate) fn sample(
         &self,
-        obs: ObsSlice<'_>,
-        noise: &[f32],
-        pool: &Pool,
+        (obs, noise): (ObsSlice<'_>, &[f32]),
+        threads: Threads<'_>,
+        slices: Option<&mut Slices<()>>,
         scratches: &mut Vec<Scratch>,
         actions: &mut [f32],
         log_probs: &mut [f32],
     ) -> Result<(), Error> {
-        let (a, d) = (self.n_actions(), self.network.obs_len());
+        let (network, a, d) = (&self.network, self.n_actions(), self.network.obs_len());
         let n = log_probs.len();
         let (mut actions, mut log_probs) = (actions, log_probs);
-        let parts = |len: usize| {
+        let mut parts = |len: usize| {
             let of_slice;
             (of_slice, actions) = std::mem::take(&mut actions).split_at_mut(len * a);
             let of_log_probs;
             (of_log_probs, log_probs) = std::mem::take(&mut log_probs).split_at_mut(len);
             (of_slice, of_log_probs)
         };
-        self.network.each_slice(n, pool, scratches, parts, &|range, (actions, log_probs), scratch| {
+        if let (Some(slices), Some(kernel)) = (slices, network.kernel())
+            && slices.run_forward(kernel, network.samples(obs, None), n, threads, &mut parts, &|tile, (actions, log_probs)| {
+                let column = |head, j, to: &mut [f32]| tile.column(network.chain(head), j, to);
+                self.draw(column, &noise[tile.samples.start * a..], actions, log_probs);
+            })
+        {
+            return Ok(());
+        }
+        network.each_slice(n, threads.pool, scratches, parts, &|range, (actions, log_probs), scratch| {
             let noise = &noise[range.start * a..range.end * a];
             self.each_tile(obs.rows(range.clone(), d), range.len(), scratch, &mut |samples, outputs| {
                 let m = samples.len();
-                for (s, i) in samples.enumerate() {
-                    log_probs[i] = 0.0;
-                    for j in 0..a {
-                        let drawn = squash(outputs[j * m + s], outputs[(a + j) * m + s], noise[i * a + j]);
-                        actions[i * a + j] = drawn.y;
-                        log_probs[i] += drawn.log_prob;
-                    }
-                }
+                let column = |head: usize, j: usize, to: &mut [f32]| to.copy_from_slice(&outputs[(head * a + j) * m..][..m]);
+                let of = samples.start * a..samples.end * a;
+                self.draw(column, &noise[of.clone()], &mut actions[of], &mut log_probs[samples]);
             })
         })
     }
