@@ -176,8 +176,9 @@ pub struct Metrics {
 impl Metrics {
     /// Appends a value.
     ///
-    /// Push the same names in every update, NaN for none: the columns of `metrics.csv` are those of the first one. The runtime
-    /// warns of `train/skipped_updates`, optimizer steps that were skipped because a number was not finite.
+    /// Push the same names in every update, NaN for none: the columns of `metrics.csv` are those of the first one, and a row has
+    /// the latest values since the row before. The runtime warns of `train/skipped_updates`, optimizer steps that were skipped
+    /// because a number was not finite.
     pub fn push(&mut self, name: &'static str, value: f32) {
         self.values.push((name, value));
     }
@@ -186,6 +187,17 @@ impl Metrics {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f32> {
         self.values.iter().find(|(n, _)| *n == name).map(|&(_, value)| value)
+    }
+
+    /// Replaces values by those of a later update, where it has any: NaN is none.
+    pub fn replace_by(&mut self, later: &Self) {
+        for &(name, value) in &later.values {
+            match self.values.iter_mut().find(|(n, _)| *n == name) {
+                Some((_, earlier)) if !value.is_nan() => *earlier = value,
+                Some(_) => {}
+                None => self.values.push((name, value)),
+            }
+        }
     }
 
     /// Returns an iterator over names and values, in a fixed order.
@@ -426,5 +438,18 @@ mod tests {
         assert!(Schedule::try_from(Written::Text("cos_1".into())).is_err());
         assert!(matches!(Written::from(Schedule::Constant(0.3)), Written::Number(x) if x == 0.3));
         assert!(matches!(Written::from(Schedule::Linear(0.001)), Written::Text(t) if t == "lin_0.001"));
+    }
+
+    #[test]
+    fn a_later_update_replaces_the_values_that_it_has() {
+        let of = |values: &[(&'static str, f32)]| {
+            let mut metrics = Metrics::default();
+            values.iter().for_each(|&(name, value)| metrics.push(name, value));
+            metrics
+        };
+        let mut latest = Metrics::default();
+        latest.replace_by(&of(&[("actor", 1.0), ("critic", 2.0)]));
+        latest.replace_by(&of(&[("actor", f32::NAN), ("critic", 3.0)]));
+        assert_eq!(latest, of(&[("actor", 1.0), ("critic", 3.0)]));
     }
 }

@@ -61,8 +61,8 @@ pub enum Error {
     /// Rollout whose observations have another element type than the environments'.
     #[error("the rollout holds observations of another element type than those of the environments")]
     ObsKind,
-    /// Environments on a device with other spaces than the learner's rollouts.
-    #[error("the environments have other spaces than the learner's rollouts")]
+    /// Rollout of another number of environments, or of environments with other spaces.
+    #[error("the rollout is of another number of environments, or of environments with other spaces; see Collector::rollout")]
     Spaces,
     /// Environments on a device, for an agent that does not learn there.
     #[error("the agent does not learn on a device; call on_device first")]

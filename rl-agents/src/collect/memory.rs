@@ -248,6 +248,11 @@ mod tests {
         assert!(matches!(forgetful.load(whole.save().unwrap()), Err(Error::Snapshot(_))));
         let error = forgetful.collect(&Accumulator, &mut expected.clone()).unwrap_err();
         assert!(matches!(error, Error::StateLen { policy: 2, rollout: 2, collector: 0 }), "{error}");
+        let env = Uneven { faulty: true, left: 0, bad: 0 };
+        let mut more = Collector::new(N_ENVS + 1, &env, &Pool::new(1).unwrap(), 3).unwrap();
+        more.remember(2);
+        assert!(matches!(more.collect(&Accumulator, &mut expected.clone()), Err(Error::Spaces)));
+        more.collect(&Accumulator, &mut more.rollout(1).unwrap()).unwrap();
     }
 
     /// Environment that goes on while the action is the number of the step, for 20 steps at most.

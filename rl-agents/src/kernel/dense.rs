@@ -217,6 +217,11 @@ impl Dense {
         multiply::<S>(&mut grad[..rows * n], Stride(n), a, b, size, init);
     }
 
+    /// True if a tile's gradient is added as a sum, not sample by sample.
+    pub(crate) fn adds_sums(&self) -> bool {
+        self.categories.is_none()
+    }
+
     /// True if panel `q` of the inputs holds categories that no sample has.
     ///
     /// Its gradient is 0.
@@ -224,21 +229,29 @@ impl Dense {
         self.categories.as_ref().is_some_and(|categories| categories.misses(q, input))
     }
 
-    /// Adds a tile's gradient of panel `p` of the biases.
+    /// Computes a tile's gradient of panel `p` of the biases.
+    ///
+    /// `init` clears `grad`, or adds to it.
     #[inline(always)]
-    pub(crate) fn bias_grad(&self, p: usize, dz: Rows<'_>, grad: &mut [f32]) {
-        add_rows(dz.panel(p), PANEL, dz.m, &mut grad[..width(self.n_out, p)]);
+    pub(crate) fn bias_grad(&self, p: usize, dz: Rows<'_>, init: Init<'_>, grad: &mut [f32]) {
+        let grad = &mut grad[..width(self.n_out, p)];
+        if let Init::Cleared = init {
+            grad.fill(0.0);
+        }
+        add_rows(dz.panel(p), PANEL, dz.m, grad);
     }
 
-    /// Adds a tile's gradients of weights and biases to a slice's.
+    /// Computes a tile's gradients of weights and biases.
+    ///
+    /// `init` clears the slice's, or adds to them.
     #[inline(always)]
-    pub(crate) fn grads<S: Set>(&self, input: Rows<'_>, dz: Rows<'_>, grads: &mut [f32]) {
+    pub(crate) fn grads<S: Set>(&self, input: Rows<'_>, dz: Rows<'_>, init: Init<'_>, grads: &mut [f32]) {
         for (q, p) in self.blocks() {
             let grad = &mut grads[self.grad_weight + self.block_start(q, p)..];
-            self.weight_grad::<S>((q, p), input, dz, Init::Add, grad);
+            self.weight_grad::<S>((q, p), input, dz, init, grad);
         }
         for p in 0..panels(self.n_out) {
-            self.bias_grad(p, dz, &mut grads[self.grad_bias + p * PANEL..]);
+            self.bias_grad(p, dz, init, &mut grads[self.grad_bias + p * PANEL..]);
         }
     }
 

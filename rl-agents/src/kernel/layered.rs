@@ -397,20 +397,19 @@ impl Work for AddChunk<'_, '_> {
             let (levels, len) = (kept.next().unwrap_or(&mut *own), layer.block_len(*part, p));
             for tile in *chunk {
                 let mut level = tile.slice.count_ones() as usize;
+                let mut ended = if tile.last { tile.slice.trailing_ones() } else { 0 };
+                let mut init = if tile.first { Init::Cleared } else { Init::Add };
+                if tile.first && ended > 0 && layer.adds_sums() {
+                    // A slice of one tile needs no level of its own beside its neighbour's.
+                    (level, ended, init) = (level - 1, ended - 1, Init::Add);
+                }
                 let rows = tile.samples.start - chunk[0].samples.start..tile.samples.end - chunk[0].samples.start;
                 let (input, dz, sum) = (input.part(rows.clone()), dz.part(rows), &mut levels[level][..len]);
                 match part {
-                    GradPart::Inputs(q) => {
-                        layer.weight_grad::<S>((*q, p), input, dz, if tile.first { Init::Cleared } else { Init::Add }, sum);
-                    }
-                    GradPart::Bias => {
-                        if tile.first {
-                            sum.fill(0.0);
-                        }
-                        layer.bias_grad(p, dz, sum);
-                    }
+                    GradPart::Inputs(q) => layer.weight_grad::<S>((*q, p), input, dz, init, sum),
+                    GradPart::Bias => layer.bias_grad(p, dz, init, sum),
                 }
-                for _ in 0..if tile.last { tile.slice.trailing_ones() } else { 0 } {
+                for _ in 0..ended {
                     let (left, right) = levels.split_at_mut(level);
                     level -= 1;
                     left[level][..len].iter_mut().zip(&right[0][..len]).for_each(|(sum, x)| *sum += x);

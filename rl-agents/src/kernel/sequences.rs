@@ -10,6 +10,7 @@ use std::ops::Range;
 use rl_envs::isa::{Set, Work, dispatch};
 
 use crate::kernel::encoder::memory::{MemoryStage, MemoryWorkspace};
+use crate::kernel::gemm::Init;
 use crate::kernel::net::{Net, PackedNet};
 use crate::kernel::samples::{Samples, Sequences, TILE};
 use crate::kernel::slices::{self, BatchSlice};
@@ -84,7 +85,7 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
             dispatch(isa, TileForward { net, packed, m: range.len(), workspace, skip: None, probe });
             visit(isa, workspace.tile(net, range.clone()), &mut SliceLoss { loss, stats });
             report(probe, Stage::Loss);
-            dispatch(isa, TileBackward { net, packed, m: range.len(), workspace, grads: &mut *grads });
+            dispatch(isa, TileBackward { net, packed, m: range.len(), workspace, init: Init::Add, grads: &mut *grads });
             workspace.set_memory_grads(stage, &rows);
             report(probe, Stage::Backward);
         }

@@ -233,15 +233,20 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
     loss: &L,
     probe: Option<&Probe>,
 ) {
-    grads.fill(0.0);
+    // An encoder adds.
+    if net.encoder.is_some() {
+        grads.fill(0.0);
+    }
+    let first = range.start;
     for start in range.clone().step_by(TILE) {
         let range = start..(start + TILE).min(range.end);
         let m = range.len();
+        let init = if start == first && net.encoder.is_none() { Init::Cleared } else { Init::Add };
         dispatch(isa, TileInputs { net, packed, samples, range: range.clone(), workspace, learning: true, probe });
         dispatch(isa, TileForward { net, packed, m, workspace, skip: None, probe });
         visit(isa, workspace.tile(net, range.clone()), &mut SliceLoss { loss, stats });
         report(probe, Stage::Loss);
-        dispatch(isa, TileBackward { net, packed, m, workspace, grads: &mut *grads });
+        dispatch(isa, TileBackward { net, packed, m, workspace, init, grads: &mut *grads });
         if net.convolves() {
             dispatch(isa, EncoderBackward { net, packed, samples, range, workspace, grads });
         }
@@ -417,14 +422,14 @@ impl Work for TileForward<'_> {
 }
 
 /// A tile on its way back through the dense layers.
-///
-/// Adds its gradient to the slice's.
 pub(crate) struct TileBackward<'a> {
     pub(crate) net: &'a Net,
     pub(crate) packed: &'a [f32],
     /// Number of samples.
     pub(crate) m: usize,
     pub(crate) workspace: &'a mut Workspace,
+    /// Clears the slice's gradient, or adds to it.
+    pub(crate) init: Init<'static>,
     pub(crate) grads: &'a mut [f32],
 }
 
@@ -433,14 +438,14 @@ impl Work for TileBackward<'_> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, packed, m, workspace, grads } = self;
+        let Self { net, packed, m, workspace, init, grads } = self;
         debug_assert!(net.goes_back, "the transposed weights are not packed");
         for (grad, _) in workspace.out_grads.iter_mut().zip(&net.chains).filter(|(_, chain)| chain.activated) {
             grad.fill(0.0);
         }
         workspace.input_grads.fill(0.0);
         for index in (0..net.chains.len()).rev() {
-            chain_backward::<S>(net, index, packed, m, workspace, 0, Some(&mut *grads));
+            chain_backward::<S>(net, index, packed, m, workspace, 0, Some((init, &mut *grads)));
         }
     }
 }
@@ -525,7 +530,7 @@ fn chain_backward<S: Set>(
     m: usize,
     workspace: &mut Workspace,
     first_panel: usize,
-    mut grads: Option<&mut [f32]>,
+    mut grads: Option<(Init<'_>, &mut [f32])>,
 ) {
     let chain = &net.chains[index];
     let Workspace { inputs, outputs, out_grads, delta: next, input_grads, .. } = workspace;
@@ -540,8 +545,8 @@ fn chain_backward<S: Set>(
         let layer = &net.layers[l];
         let input = net.places[l].source.map_or(&inputs[chain.first..], |source| &outputs[source]);
         let dz = rows(delta, m);
-        if let Some(grads) = &mut grads {
-            layer.grads::<S>(rows(input, m), dz, grads);
+        if let Some((init, grads)) = &mut grads {
+            layer.grads::<S>(rows(input, m), dz, *init, grads);
         }
         if l > chain.layers.start {
             for ((q, dx), y) in each_panel(next, m).zip(input.chunks_exact(TILE * PANEL)) {

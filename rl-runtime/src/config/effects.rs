@@ -1,10 +1,12 @@
 //! Settings that are allowed, and have no effect or may surprise.
 
+use rl_agents::NetConfig;
 use rl_envs::Space;
 use rl_envs::catalog::Entry;
+use toml::{Table, Value};
 
 use super::Config;
-use crate::config::algo::Concern;
+use crate::config::algo::{AlgoConfig, Concern};
 use crate::print::grouped;
 use crate::thread::cores;
 
@@ -31,6 +33,47 @@ pub(crate) fn unfit_for_conv(obs: &Space) -> Option<&'static str> {
         }
         _ => None,
     }
+}
+
+/// Settings that have no effect: a field, another one, and which of its values turn the first off.
+const DEPENDENT: [(&str, &str, fn(&Value) -> bool); 8] = [
+    ("memory_size", "memory", is_none),
+    ("memory_horizon", "memory", is_none),
+    ("forget_bias", "memory", is_none),
+    ("priority_alpha", "prioritized", is_off),
+    ("priority_beta", "prioritized", is_off),
+    ("action_noise_std", "action_noise", is_none),
+    ("target_noise_clip", "target_policy_noise", is_off),
+    ("target_entropy", "ent_coef", is_number),
+];
+
+fn is_none(value: &Value) -> bool {
+    value.as_str() == Some("none")
+}
+
+fn is_off(value: &Value) -> bool {
+    value.as_bool() == Some(false) || value.as_float() == Some(0.0)
+}
+
+fn is_number(value: &Value) -> bool {
+    value.is_float() || value.is_integer()
+}
+
+/// Warns of settings in a section that were changed from its `defaults`, to no effect.
+fn without_effect(section: &str, values: &Table, defaults: &Table) -> Vec<String> {
+    let found = DEPENDENT.iter().filter(|(field, needs, turns_off)| {
+        values.get(*field) != defaults.get(*field) && values.get(*needs).is_some_and(turns_off)
+    });
+    found
+        .map(|(field, needs, _)| format!("{section}{field} has no effect while {section}{needs} is {}", values[*needs]))
+        .collect()
+}
+
+/// Returns the settings of an algorithm without their section.
+fn section(algo: &AlgoConfig) -> Result<Table, toml::ser::Error> {
+    let mut sections = Table::try_from(algo)?;
+    let own = sections.remove(algo.name()).and_then(|own| own.as_table().cloned());
+    Ok(own.unwrap_or_default())
 }
 
 impl Config {
@@ -61,6 +104,16 @@ impl Config {
     #[must_use]
     pub fn warnings(&self, entry: &Entry) -> Vec<String> {
         let mut warnings = self.algo.settings().warnings(self.run.n_envs);
+        let algo = self.algo.algo();
+        let tables = [
+            (String::new(), Table::try_from(&self.net), Table::try_from(NetConfig::default())),
+            (format!("{}.", algo.name()), section(&self.algo), section(&AlgoConfig::new(algo))),
+        ];
+        for (name, values, defaults) in tables {
+            if let (Ok(values), Ok(defaults)) = (values, defaults) {
+                warnings.extend(without_effect(&name, &values, &defaults));
+            }
+        }
         let obs = self.wrapped(entry).spaces().obs;
         if let Some(shape) = pictures(&obs).filter(|_| self.net.conv.is_empty()) {
             let elsewhere = "; make pictures small and grey as well, with Gymnasium's AtariPreprocessing, or ResizeObservation and \
@@ -104,6 +157,33 @@ mod tests {
         let mut old = Layers::default().resolve(entry, Algo::DQN).unwrap();
         old.net.shared_trunk = true;
         assert!(Layers::default().over(&old, entry).unwrap().net.shared_trunk);
+    }
+
+    #[test]
+    fn settings_that_need_another_one_are_warned_of() {
+        for (env, algo, settings, expected) in [
+            ("cartpole", Algo::PPO, &["memory_size=32"][..], "memory_size has no effect while memory is \"none\""),
+            ("cartpole", Algo::PPO, &["memory_size=32", "memory=gru", "ppo.batch_size=256", "ppo.n_steps=32"], ""),
+            ("cartpole", Algo::DQN, &["dqn.priority_beta=0.5"], "dqn.priority_beta has no effect while dqn.prioritized is false"),
+            ("cartpole", Algo::DQN, &["dqn.priority_beta=0.5", "dqn.prioritized=true"], ""),
+            ("pendulum", Algo::SAC, &["sac.target_entropy=-2", "sac.ent_coef=0.5"], "while sac.ent_coef is 0.5"),
+            ("pendulum", Algo::SAC, &["sac.target_entropy=-2"], ""),
+            ("pendulum", Algo::TD3, &["td3.action_noise_std=0.3", "td3.action_noise=none"], "while td3.action_noise is \"none\""),
+            (
+                "pendulum",
+                Algo::TD3,
+                &["td3.target_noise_clip=0.3", "td3.target_policy_noise=0"],
+                "td3.target_policy_noise is 0.0",
+            ),
+            ("pendulum", Algo::TD3, &["td3.action_noise_std=0.3", "td3.target_noise_clip=0.3"], ""),
+        ] {
+            let entry = rl_envs::catalog::find(env).unwrap();
+            let mut layers = Layers::default();
+            settings.iter().for_each(|setting| layers.add_assignment(setting));
+            let warnings = layers.resolve(entry, algo).unwrap().warnings(entry);
+            assert_eq!(warnings.len(), usize::from(!expected.is_empty()), "{settings:?}: {warnings:?}");
+            assert!(warnings.iter().all(|warning| warning.contains(expected)), "{settings:?}: {warnings:?}");
+        }
     }
 
     #[test]

@@ -104,7 +104,7 @@ settings! {
         n_envs: usize = 8, Kind::Int(1, 1 << 24);
         /// Seed of all randomness.
         seed: u64 = 0, Kind::Int(0, i64::MAX);
-        /// Threads; results do not depend on them.
+        /// Threads, by default one per core; results do not depend on them.
         threads: usize = cores(), Kind::Int(1, 4096), resumable;
         /// Processes of environments that run in processes of their own; 0: one per core.
         #[serde(default)]

@@ -179,6 +179,8 @@ pub(super) struct Part<'a> {
     /// Evaluation after the latest rollout.
     evaluation: Option<Evaluation>,
     lags: LagHistogram,
+    /// Latest values of updates since the last row.
+    latest: Metrics,
     /// Calls of environments that block, since the last row.
     calls: Calls,
     skipped: Skipped,
@@ -215,6 +217,7 @@ impl<'a> Part<'a> {
             end: End::Steps,
             evaluation: None,
             lags,
+            latest: Metrics::default(),
             calls: Calls::default(),
             skipped: Skipped::default(),
             anomalies: Anomalies::default(),
@@ -300,6 +303,7 @@ impl<'a> Part<'a> {
         };
         let warning = self.skipped.count(&update, config.net.precision);
         warning.into_iter().for_each(|warning| warn(self.listener, &warning));
+        self.latest.replace_by(&update);
         self.lags.count(filled.waiting, &filled.learnt, progress.iterations);
         self.calls.merge(&filled.calls);
 
@@ -321,7 +325,7 @@ impl<'a> Part<'a> {
         }
         if progress.iterations.is_multiple_of(config.run.log_interval) || self.evaluation.is_some() || all {
             let fps = (progress.env_steps - self.begin_steps) as f64 / wall_s;
-            let mut row = Row::new(progress, self.evaluation.map(|e| e.return_mean), &update, fps);
+            let mut row = Row::new(progress, self.evaluation.map(|e| e.return_mean), &std::mem::take(&mut self.latest), fps);
             if config.mode() != Mode::Sync {
                 self.lags.extend(&mut row);
             }

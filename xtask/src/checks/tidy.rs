@@ -108,6 +108,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
         }
         problems.extend(prose(source));
     }
+    problems.extend(links(root)?);
     problems.extend(foreign_names(&all));
     problems.extend(one_name_one_type(&all));
     for name in MAY_USE.iter().map(|(name, _)| *name).chain(["xtask/standin"]) {
@@ -157,6 +158,19 @@ fn dependencies(name: &str, may_use: &[&str], manifest: &str) -> Result<Vec<Stri
     let used = manifest.get("dependencies").and_then(|d| d.as_table()).into_iter().flat_map(|table| table.keys());
     let ours = used.filter(|used| MAY_USE.iter().any(|(ours, _)| ours == used));
     Ok(ours.filter(|used| !may_use.contains(&used.as_str())).map(|used| format!("{name} may not use {used}")).collect())
+}
+
+/// Links in the top folder, where a peer's library leaves one to its own files.
+fn links(root: &Path) -> Result<Vec<String>> {
+    let mut problems = Vec::new();
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let name = entry.file_name().display().to_string();
+        if entry.file_type()?.is_symlink() && name != "target" {
+            problems.push(format!("{name} is a link: delete it"));
+        }
+    }
+    Ok(problems)
 }
 
 /// Folders with more files than a reader holds in mind.

@@ -370,14 +370,14 @@ impl MemoryStage {
         for (cell, CellTrace { gates, inner, h_before, .. }) in self.cells.iter().zip(traces) {
             for (layer, gate) in cell.inputs.iter().zip(gates) {
                 let dz = Rows::new(gate, *height, rows.clone());
-                layer.grads::<S>(Rows::new(x, *height, rows.clone()), dz, grads);
+                layer.grads::<S>(Rows::new(x, *height, rows.clone()), dz, Init::Add, grads);
                 for (q, dx) in feature_grads.chunks_exact_mut(TILE * PANEL).enumerate() {
                     layer.input_grad::<S>(q, packed, dz, Init::Add, &mut dx[..rows.len() * PANEL]);
                 }
             }
             for (gate, layer) in cell.hidden.iter().enumerate() {
                 let dz = Rows::new(cell.of_hidden(gate, gates, inner), *height, rows.clone());
-                layer.grads::<S>(Rows::new(h_before, *height, rows.clone()), dz, grads);
+                layer.grads::<S>(Rows::new(h_before, *height, rows.clone()), dz, Init::Add, grads);
             }
         }
     }
