@@ -86,9 +86,9 @@ impl<'a> Threads<'a> {
         self.report(Stage::Waiting);
     }
 
-    /// Runs `f` on each item, as a part of `stage`, with memory that no other thread uses.
+    /// Runs `f` on each item, with memory that no other thread uses.
     ///
-    /// `memory` has an item for each thread of the pool.
+    /// The items are a part of `stage`. `memory` is that of each thread of the pool.
     pub(crate) fn each_with<T: Send, M: Send>(
         self,
         stage: Stage,

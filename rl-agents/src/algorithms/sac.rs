@@ -25,7 +25,7 @@ use crate::device::replayed::actor_critics::DeviceUpdates;
 use crate::device::replayed::sac::DeviceSac;
 use crate::kernel::tile::{Tile, TileLoss};
 use crate::learner::optim::{Optimizer, Rule, StepCount, UNCLIPPED};
-use crate::policy::squashed::{ActorSamples, ContinuousPolicy, SquashedGaussian};
+use crate::policy::squashed::{ActorSamples, ContinuousPolicy, Draws, SquashedGaussian};
 use crate::policy::twin_q::{TwinQ, Value};
 use crate::probe::{self, Stage, Threads};
 use crate::ranks::Ranks;
@@ -265,7 +265,7 @@ impl Sac {
         both.draw_noise(update, 1 + log_probs.len() as u32, pool);
         let ActorAndCritics { policy, critics, experience, batch, noise, actions, scratches, .. } = both;
         let batch = batch.columns();
-        policy.sample((batch.next_obs, noise), Threads::of(pool), None, scratches, actions, log_probs)?;
+        policy.sample(batch.next_obs, noise, Threads::of(pool), None, scratches, Draws { actions, log_probs })?;
         critics.value_by_target(batch.next_obs, actions, pool)?;
         for (i, (target, q)) in critics.targets.iter_mut().zip(&critics.q).enumerate() {
             *target = batch.rewards[i] + batch.discounts[i] * (q - *alpha * log_probs[i]);
@@ -278,8 +278,8 @@ impl Sac {
     fn set_actions(&mut self, update: u64, pool: &Pool) -> Result<(), Error> {
         self.both.draw_noise(update, 1, pool);
         let ActorAndCritics { policy, experience, batch, noise, actions, scratches, slices, .. } = &mut self.both;
-        let of = (batch.columns().obs, &noise[..]);
-        policy.sample(of, Threads::of(pool), Some(slices), scratches, actions, &mut self.log_probs)?;
+        let draws = Draws { actions, log_probs: &mut self.log_probs };
+        policy.sample(batch.columns().obs, noise, Threads::of(pool), Some(slices), scratches, draws)?;
         probe::report(experience.probe.as_ref(), Stage::Targets);
         Ok(())
     }

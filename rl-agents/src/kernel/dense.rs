@@ -198,7 +198,8 @@ impl Dense {
     #[inline(always)]
     pub(crate) fn weight_grad<S: Set>(
         &self,
-        (q, p): (usize, usize),
+        q: usize,
+        p: usize,
         input: Rows<'_>,
         dz: Rows<'_>,
         init: Init<'_>,
@@ -248,7 +249,7 @@ impl Dense {
     pub(crate) fn grads<S: Set>(&self, input: Rows<'_>, dz: Rows<'_>, init: Init<'_>, grads: &mut [f32]) {
         for (q, p) in self.blocks() {
             let grad = &mut grads[self.grad_weight + self.block_start(q, p)..];
-            self.weight_grad::<S>((q, p), input, dz, init, grad);
+            self.weight_grad::<S>(q, p, input, dz, init, grad);
         }
         for p in 0..panels(self.n_out) {
             self.bias_grad(p, dz, init, &mut grads[self.grad_bias + p * PANEL..]);

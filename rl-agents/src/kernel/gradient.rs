@@ -44,10 +44,11 @@ impl<S: Stats> Slices<S> {
         Self { slices: Vec::new(), grads: Vec::new(), workspaces: Vec::new(), layered: Layered::default(), exchange: None }
     }
 
-    /// Runs a minibatch of `n` samples forward, as the first half of its [gradient](Self::gradient).
+    /// Runs `n` samples forward, as the first half of their gradient.
     ///
-    /// Passes its tiles to `read`, each with an item: `item` makes one of a number of samples. Returns false, with nothing done,
-    /// where outputs are not kept until the gradient: by tiles, by several chunks, and with other ranks.
+    /// [`Slices::gradient`] of the same samples is the second. Passes their tiles to `read`, each with an item, which `item`
+    /// makes of a number of samples. Returns false, with nothing done, where outputs are not kept until the gradient: by tiles,
+    /// by several chunks, and with other ranks.
     pub(crate) fn run_forward<T: Send>(
         &mut self,
         kernel: PackedNet<'_>,

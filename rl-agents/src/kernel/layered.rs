@@ -372,7 +372,7 @@ struct Gradient<'a> {
     to: &'a mut [f32],
 }
 
-/// A part to which a chunk is to be added, and levels to use if none are kept.
+/// A part that a chunk is added to, and levels to use if none are kept.
 struct AddChunk<'a, 'b> {
     part: &'b mut Gradient<'a>,
     levels: &'b mut [f32],
@@ -406,7 +406,7 @@ impl Work for AddChunk<'_, '_> {
                 let rows = tile.samples.start - chunk[0].samples.start..tile.samples.end - chunk[0].samples.start;
                 let (input, dz, sum) = (input.part(rows.clone()), dz.part(rows), &mut levels[level][..len]);
                 match part {
-                    GradPart::Inputs(q) => layer.weight_grad::<S>((*q, p), input, dz, init, sum),
+                    GradPart::Inputs(q) => layer.weight_grad::<S>(*q, p, input, dz, init, sum),
                     GradPart::Bias => layer.bias_grad(p, dz, init, sum),
                 }
                 for _ in 0..ended {

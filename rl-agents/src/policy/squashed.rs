@@ -97,6 +97,12 @@ pub(crate) fn to_unit([middle, half]: [f32; 2], action: f32) -> f32 {
     ((action - middle) / half).clamp(-1.0, 1.0)
 }
 
+/// Squashed actions (n, A), and their log-probabilities (n).
+pub(crate) struct Draws<'a> {
+    pub(crate) actions: &'a mut [f32],
+    pub(crate) log_probs: &'a mut [f32],
+}
+
 /// Samples of an actor's loss, whose actions were drawn with `noise`, (n, A).
 pub(crate) struct ActorSamples<'a> {
     pub(crate) noise: &'a [f32],
@@ -260,12 +266,12 @@ impl SquashedGaussian {
     /// Errors of candle.
     pub(crate) fn sample(
         &self,
-        (obs, noise): (ObsSlice<'_>, &[f32]),
+        obs: ObsSlice<'_>,
+        noise: &[f32],
         threads: Threads<'_>,
         slices: Option<&mut Slices<()>>,
         scratches: &mut Vec<Scratch>,
-        actions: &mut [f32],
-        log_probs: &mut [f32],
+        Draws { actions, log_probs }: Draws<'_>,
     ) -> Result<(), Error> {
         let (network, a, d) = (&self.network, self.n_actions(), self.network.obs_len());
         let n = log_probs.len();

@@ -35,16 +35,28 @@ pub(crate) fn unfit_for_conv(obs: &Space) -> Option<&'static str> {
     }
 }
 
-/// Settings that have no effect: a field, another one, and which of its values turn the first off.
-const DEPENDENT: [(&str, &str, fn(&Value) -> bool); 8] = [
-    ("memory_size", "memory", is_none),
-    ("memory_horizon", "memory", is_none),
-    ("forget_bias", "memory", is_none),
-    ("priority_alpha", "prioritized", is_off),
-    ("priority_beta", "prioritized", is_off),
-    ("action_noise_std", "action_noise", is_none),
-    ("target_noise_clip", "target_policy_noise", is_off),
-    ("target_entropy", "ent_coef", is_number),
+/// A setting that another one can turn off.
+struct Dependent {
+    field: &'static str,
+    /// The other setting, of the same section.
+    needs: &'static str,
+    /// True for the values of that one that turn this one off.
+    turns_off: fn(&Value) -> bool,
+}
+
+const fn dependent(field: &'static str, needs: &'static str, turns_off: fn(&Value) -> bool) -> Dependent {
+    Dependent { field, needs, turns_off }
+}
+
+const DEPENDENT: [Dependent; 8] = [
+    dependent("memory_size", "memory", is_none),
+    dependent("memory_horizon", "memory", is_none),
+    dependent("forget_bias", "memory", is_none),
+    dependent("priority_alpha", "prioritized", is_off),
+    dependent("priority_beta", "prioritized", is_off),
+    dependent("action_noise_std", "action_noise", is_none),
+    dependent("target_noise_clip", "target_policy_noise", is_off),
+    dependent("target_entropy", "ent_coef", is_number),
 ];
 
 fn is_none(value: &Value) -> bool {
@@ -59,14 +71,17 @@ fn is_number(value: &Value) -> bool {
     value.is_float() || value.is_integer()
 }
 
-/// Warns of settings in a section that were changed from its `defaults`, to no effect.
+/// Warns of settings of a section that were changed to no effect.
 fn without_effect(section: &str, values: &Table, defaults: &Table) -> Vec<String> {
-    let found = DEPENDENT.iter().filter(|(field, needs, turns_off)| {
-        values.get(*field) != defaults.get(*field) && values.get(*needs).is_some_and(turns_off)
-    });
-    found
-        .map(|(field, needs, _)| format!("{section}{field} has no effect while {section}{needs} is {}", values[*needs]))
-        .collect()
+    let mut warnings = Vec::new();
+    for Dependent { field, needs, turns_off } in DEPENDENT {
+        if let Some(value) = values.get(needs).filter(|value| turns_off(value))
+            && values.get(field) != defaults.get(field)
+        {
+            warnings.push(format!("{section}{field} has no effect while {section}{needs} is {value}"));
+        }
+    }
+    warnings
 }
 
 /// Returns the settings of an algorithm without their section.
