@@ -170,39 +170,43 @@ pub type Watch = Box<dyn FnMut(UpdateEvent) + Send>;
 /// Values that an update reports, under the names of Stable-Baselines3.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metrics {
-    values: Vec<(&'static str, f32)>,
+    /// `None` where the update has no such value.
+    values: Vec<(&'static str, Option<f32>)>,
 }
 
 impl Metrics {
     /// Appends a value.
     ///
-    /// Push the same names in every update, NaN for none: the columns of `metrics.csv` are those of the first one, and a row has
-    /// the latest values since the row before. The runtime warns of `train/skipped_updates`, optimizer steps that were skipped
-    /// because a number was not finite.
+    /// Push the same names in every update: the columns of `metrics.csv` are those of the first one. The runtime warns of
+    /// `train/skipped_updates`, optimizer steps that were skipped because a number was not finite.
     pub fn push(&mut self, name: &'static str, value: f32) {
-        self.values.push((name, value));
+        self.values.push((name, Some(value)));
     }
 
-    /// Returns the value called `name`.
+    /// Appends the mean of `n` values with this sum; no value without any.
+    pub(crate) fn push_mean(&mut self, name: &'static str, sum: f32, n: f32) {
+        self.values.push((name, (n > 0.0).then(|| sum / n)));
+    }
+
+    /// Returns the value called `name`, NaN if the update has none.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f32> {
-        self.values.iter().find(|(n, _)| *n == name).map(|&(_, value)| value)
+        self.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
     }
 
-    /// Replaces values by those of a later update, where it has any: NaN is none.
+    /// Replaces values by those that a later update has.
     pub fn replace_by(&mut self, later: &Self) {
         for &(name, value) in &later.values {
             match self.values.iter_mut().find(|(n, _)| *n == name) {
-                Some((_, earlier)) if !value.is_nan() => *earlier = value,
-                Some(_) => {}
+                Some((_, earlier)) => *earlier = value.or(*earlier),
                 None => self.values.push((name, value)),
             }
         }
     }
 
-    /// Returns an iterator over names and values, in a fixed order.
+    /// Returns an iterator over names and values, in a fixed order; NaN is none.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f32)> {
-        self.values.iter().copied()
+        self.values.iter().map(|&(name, value)| (name, value.unwrap_or(f32::NAN)))
     }
 }
 
@@ -442,14 +446,17 @@ mod tests {
 
     #[test]
     fn a_later_update_replaces_the_values_that_it_has() {
-        let of = |values: &[(&'static str, f32)]| {
+        let of = |actor: [f32; 2], critic: f32| {
             let mut metrics = Metrics::default();
-            values.iter().for_each(|&(name, value)| metrics.push(name, value));
+            metrics.push_mean("actor", actor[0], actor[1]);
+            metrics.push("critic", critic);
             metrics
         };
         let mut latest = Metrics::default();
-        latest.replace_by(&of(&[("actor", 1.0), ("critic", 2.0)]));
-        latest.replace_by(&of(&[("actor", f32::NAN), ("critic", 3.0)]));
-        assert_eq!(latest, of(&[("actor", 1.0), ("critic", 3.0)]));
+        for update in [of([6.0, 2.0], 2.0), of([0.0, 0.0], f32::NAN)] {
+            latest.replace_by(&update);
+        }
+        let found: Vec<_> = latest.iter().map(|(name, value)| (name, value.to_bits())).collect();
+        assert_eq!(found, [("actor", 3.0f32.to_bits()), ("critic", f32::NAN.to_bits())], "a broken value stays visible");
     }
 }

@@ -62,7 +62,7 @@ pub enum Error {
     #[error("the rollout holds observations of another element type than those of the environments")]
     ObsKind,
     /// Rollout of another number of environments, or of environments with other spaces.
-    #[error("the rollout is of another number of environments, or of environments with other spaces; see Collector::rollout")]
+    #[error("the rollout is of another number of environments, or of environments with other spaces")]
     Spaces,
     /// Environments on a device, for an agent that does not learn there.
     #[error("the agent does not learn on a device; call on_device first")]

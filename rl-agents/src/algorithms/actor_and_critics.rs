@@ -176,19 +176,15 @@ impl<P: ContinuousPolicy, D: DeviceUpdates> ActorAndCritics<P, D> {
         self.critics.follow(tau, Threads { pool, probe: self.experience.probe.as_ref() });
     }
 
-    /// Number of updates after the latest rollout.
-    pub(crate) fn n_updates_here(&self) -> f32 {
-        self.sums.n
-    }
-
-    /// Returns the metrics of the updates after a rollout, with those of one algorithm.
+    /// Returns the metrics of the updates after a rollout.
+    ///
+    /// `own` are sums over these updates that one algorithm has.
     pub(crate) fn metrics(&self, own: &[(&'static str, f32)], rate: f32) -> Metrics {
         let UpdateSums { n, n_actor, actor, critics, of_actor, of_critics } = self.sums;
         let mut metrics = Metrics::default();
-        // NaN without a step of the actor.
-        metrics.push("train/actor_loss", actor / n_actor);
-        metrics.push("train/critic_loss", critics / n);
-        own.iter().for_each(|&(name, value)| metrics.push(name, value));
+        metrics.push_mean("train/actor_loss", actor, n_actor);
+        metrics.push_mean("train/critic_loss", critics, n);
+        own.iter().for_each(|&(name, sum)| metrics.push_mean(name, sum, n));
         of_critics.and(of_actor).report(&mut metrics);
         metrics.push("train/learning_rate", rate);
         metrics.push("train/n_updates", self.critics.steps().taken as f32);

@@ -682,8 +682,8 @@ impl Agent for Dqn {
         self.fetch(done, pool)?;
         let sums = self.sums;
         let mut metrics = Metrics::default();
-        metrics.push("train/loss", sums.loss / sums.n);
-        metrics.push("train/q_mean", sums.q / sums.n);
+        metrics.push_mean("train/loss", sums.loss, sums.n);
+        metrics.push_mean("train/q_mean", sums.q, sums.n);
         sums.steps.report(&mut metrics);
         metrics.push("rollout/exploration_rate", self.config.epsilon(done));
         metrics.push("train/learning_rate", self.config.learning_rate.at(remaining));

@@ -369,7 +369,7 @@ impl Agent for Sac {
         self.temperature.sums = [0.0; 2];
         let rate = self.config.learning_rate.at(remaining);
         self.learn_due(rollout, remaining, rate, pool)?;
-        let [alpha, loss] = self.temperature.sums.map(|sum| sum / self.both.n_updates_here());
+        let [alpha, loss] = self.temperature.sums;
         let mut own = vec![("train/ent_coef", alpha)];
         if self.temperature.is_learnt() {
             own.push(("train/ent_coef_loss", loss));

@@ -244,9 +244,9 @@ impl Collector {
     /// Writes the values after the last step, too. Returns the ended episodes in order of their ends, except for dropped ones.
     ///
     /// # Errors
-    /// [`Error::StateLen`] or [`Error::Spaces`] if policy or rollout do not fit. [`Error::NotFinite`],
+    /// [`Error::StateLen`] or [`Error::Spaces`] if policy or rollout do not fit; nothing has changed then. [`Error::NotFinite`],
     /// [`Error::NotFiniteAgain`] or [`Error::EnvPanicked`] if an environment misbehaves; errors of the environments and of
-    /// candle. The collector must not be used again then.
+    /// candle. After these, the collector must not be used again.
     pub fn collect(&mut self, policy: &dyn Policy, rollout: &mut Rollout) -> Result<Vec<Episode>, Error> {
         let (seed, steps, shape) = (self.seed, self.steps, rollout.shape());
         let state_len = self.slices[0].memory.state_len();

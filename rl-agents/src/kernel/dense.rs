@@ -194,7 +194,7 @@ impl Dense {
 
     /// Computes a tile's gradient of block (q, p) of the weights.
     ///
-    /// `dz` is the gradient of its outputs. `init` clears `grad`, or adds to it.
+    /// `dz` is the gradient of its outputs. `init` says whether it replaces `grad` or is added.
     #[inline(always)]
     pub(crate) fn weight_grad<S: Set>(
         &self,
@@ -218,11 +218,6 @@ impl Dense {
         multiply::<S>(&mut grad[..rows * n], Stride(n), a, b, size, init);
     }
 
-    /// True if a tile's gradient is added as a sum, not sample by sample.
-    pub(crate) fn adds_sums(&self) -> bool {
-        self.categories.is_none()
-    }
-
     /// True if panel `q` of the inputs holds categories that no sample has.
     ///
     /// Its gradient is 0.
@@ -232,7 +227,7 @@ impl Dense {
 
     /// Computes a tile's gradient of panel `p` of the biases.
     ///
-    /// `init` clears `grad`, or adds to it.
+    /// `init` says whether it replaces `grad` or is added.
     #[inline(always)]
     pub(crate) fn bias_grad(&self, p: usize, dz: Rows<'_>, init: Init<'_>, grad: &mut [f32]) {
         let grad = &mut grad[..width(self.n_out, p)];
@@ -244,7 +239,7 @@ impl Dense {
 
     /// Computes a tile's gradients of weights and biases.
     ///
-    /// `init` clears the slice's, or adds to them.
+    /// `init` says whether they replace the slice's or are added.
     #[inline(always)]
     pub(crate) fn grads<S: Set>(&self, input: Rows<'_>, dz: Rows<'_>, init: Init<'_>, grads: &mut [f32]) {
         for (q, p) in self.blocks() {

@@ -372,7 +372,7 @@ pub(crate) enum Init<'a> {
     Bias(&'a [f32]),
     /// Zeros.
     Zero,
-    /// Zeros, as if C had been cleared: adding makes a sum of -0 a 0.
+    /// Zeros, to which a sum is added as to a cleared C: a sum of -0 becomes 0.
     Cleared,
     /// The current contents of C.
     Add,

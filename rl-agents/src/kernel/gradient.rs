@@ -46,9 +46,9 @@ impl<S: Stats> Slices<S> {
 
     /// Runs `n` samples forward, as the first half of their gradient.
     ///
-    /// [`Slices::gradient`] of the same samples is the second. Passes their tiles to `read`, each with an item, which `item`
-    /// makes of a number of samples. Returns false, with nothing done, where outputs are not kept until the gradient: by tiles,
-    /// by several chunks, and with other ranks.
+    /// [`Slices::gradient`] of the same samples and parameters is next. `item(m)` makes what `read` gets beside a tile of m
+    /// samples. Returns false, and does nothing, for networks that pass in tiles, minibatches of several chunks, and with other
+    /// ranks: their outputs are not kept.
     pub(crate) fn run_forward<T: Send>(
         &mut self,
         kernel: PackedNet<'_>,

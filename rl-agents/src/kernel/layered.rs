@@ -9,14 +9,13 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use rl_envs::isa::{Set, Work, dispatch};
-use rl_envs::pool;
 
 use crate::kernel::aligned::Aligned;
 use crate::kernel::dense::{BLOCK, Dense, GradPart};
 use crate::kernel::gemm::{CACHED_ROWS, Init, PANEL, Rows, panels};
 use crate::kernel::net::{Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
-use crate::kernel::slices::{self, BatchSlice, MAX_SLICES};
+use crate::kernel::slices::{BatchSlice, MAX_SLICES};
 use crate::kernel::tile::{SliceLoss, Stats, Tile, TileLoss, visit};
 use crate::probe::{Stage, Threads};
 
@@ -24,6 +23,8 @@ use crate::probe::{Stage, Threads};
 const WIDE: usize = 1 << 17;
 /// Maximum samples of a chunk, whose panels stay in the cache of a core.
 pub(crate) const CHUNK: usize = 8 * TILE;
+/// Samples of a tile whose outputs are read, few enough for several threads.
+const READ_ROWS: usize = TILE / 3 * 2;
 /// Levels of the tree over slices.
 const LEVELS: usize = MAX_SLICES.ilog2() as usize + 1;
 
@@ -38,7 +39,7 @@ pub(crate) struct Layered {
     deltas: Vec<Aligned>,         // gradients of every layer's sums
     out_grads: Vec<Vec<Aligned>>, // each tile's, (TILE, columns) of every chain's outputs
     sums: Aligned,                // levels of the tree, of every block of the gradient, if there are several chunks
-    levels: Vec<Mutex<Aligned>>,  // each thread's, of a block, if there is one chunk
+    levels: Vec<Mutex<Aligned>>,  // each thread's, of a block, used if there is one chunk
 }
 
 /// A tile of a slice.
@@ -142,9 +143,10 @@ impl Layered {
         }
     }
 
-    /// Runs a minibatch of `n` samples forward, as the first half of its gradient.
+    /// Runs `n` samples forward, as the first half of their gradient.
     ///
-    /// Passes its tiles to `read`, each with an item: `item` makes one of a number of samples.
+    /// The caller takes the gradient of the same samples and parameters next. `item(m)` makes what `read` gets beside a tile of
+    /// m samples.
     pub(crate) fn run_forward<T: Send>(
         &mut self,
         kernel: PackedNet<'_>,
@@ -158,7 +160,8 @@ impl Layered {
         self.reserve(kernel.net, height(n), false);
         self.forward(kernel, samples, threads, 0..n);
         self.forward_of = Some(n);
-        let tiles = pool::slices(n, MAX_SLICES, slices::least(n, false)).map(|samples| (item(samples.len()), samples));
+        let tiles = (0..n).step_by(READ_ROWS).map(|start| start..(start + READ_ROWS).min(n));
+        let tiles = tiles.map(|samples| (item(samples.len()), samples));
         let outputs = (&*self.outputs, self.height);
         threads.each(Stage::Forward, &mut tiles.collect::<Vec<_>>(), &|(item, samples)| {
             let outputs = (outputs.0, outputs.1, samples.start);
@@ -399,7 +402,7 @@ impl Work for AddChunk<'_, '_> {
                 let mut level = tile.slice.count_ones() as usize;
                 let mut ended = if tile.last { tile.slice.trailing_ones() } else { 0 };
                 let mut init = if tile.first { Init::Cleared } else { Init::Add };
-                if tile.first && ended > 0 && layer.adds_sums() {
+                if tile.first && ended > 0 {
                     // A slice of one tile needs no level of its own beside its neighbour's.
                     (level, ended, init) = (level - 1, ended - 1, Init::Add);
                 }

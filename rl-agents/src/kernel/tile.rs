@@ -233,7 +233,7 @@ pub(crate) fn backward<S: Stats, L: TileLoss<S>>(
     loss: &L,
     probe: Option<&Probe>,
 ) {
-    // An encoder adds.
+    // Convolutions only add to their gradient, so with an encoder all begins as zeros.
     if net.encoder.is_some() {
         grads.fill(0.0);
     }
@@ -428,7 +428,7 @@ pub(crate) struct TileBackward<'a> {
     /// Number of samples.
     pub(crate) m: usize,
     pub(crate) workspace: &'a mut Workspace,
-    /// Clears the slice's gradient, or adds to it.
+    /// Says whether its gradient replaces the slice's or is added.
     pub(crate) init: Init<'static>,
     pub(crate) grads: &'a mut [f32],
 }

@@ -257,9 +257,12 @@ impl StepSums {
         Self { taken: self.taken + other.taken, skipped: self.skipped + other.skipped, norm: self.norm + other.norm }
     }
 
-    /// Reports the mean norm (NaN without steps) and the number of skipped steps.
+    /// Reports the mean norm of the steps taken, and the number of skipped ones.
     pub(crate) fn report(self, metrics: &mut Metrics) {
-        metrics.push("train/grad_norm", self.norm / self.taken as f32);
+        match self.taken + self.skipped {
+            0 => metrics.push_mean("train/grad_norm", 0.0, 0.0),
+            _ => metrics.push("train/grad_norm", self.norm / self.taken as f32),
+        }
         metrics.push("train/skipped_updates", self.skipped as f32);
     }
 }

@@ -241,7 +241,7 @@ impl SquashedGaussian {
 
     /// Draws squashed actions of a tile, (m, A), from its means and `log_std`.
     ///
-    /// `column` copies a dimension of either. Also writes the log-probabilities (m).
+    /// `column(head, j, to)` copies dimension j of the means or of `log_std`. Also writes the log-probabilities (m).
     #[inline(always)]
     fn draw(&self, column: impl Fn(usize, usize, &mut [f32]), noise: &[f32], actions: &mut [f32], log_probs: &mut [f32]) {
         let ([mut mean, mut log_std], m, a) = ([[0.0; TILE]; 2], log_probs.len(), self.n_actions());

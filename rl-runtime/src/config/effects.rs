@@ -1,11 +1,10 @@
 //! Settings that are allowed, and have no effect or may surprise.
 
-use rl_agents::NetConfig;
 use rl_envs::Space;
 use rl_envs::catalog::Entry;
 use toml::{Table, Value};
 
-use super::Config;
+use super::{Config, Layers};
 use crate::config::algo::{AlgoConfig, Concern};
 use crate::print::grouped;
 use crate::thread::cores;
@@ -71,12 +70,12 @@ fn is_number(value: &Value) -> bool {
     value.is_float() || value.is_integer()
 }
 
-/// Warns of settings of a section that were changed to no effect.
-fn without_effect(section: &str, values: &Table, defaults: &Table) -> Vec<String> {
+/// Warns of settings of a section that differ from the preset's, to no effect.
+fn without_effect(section: &str, values: &Table, preset: &Table) -> Vec<String> {
     let mut warnings = Vec::new();
     for Dependent { field, needs, turns_off } in DEPENDENT {
         if let Some(value) = values.get(needs).filter(|value| turns_off(value))
-            && values.get(field) != defaults.get(field)
+            && values.get(field) != preset.get(field)
         {
             warnings.push(format!("{section}{field} has no effect while {section}{needs} is {value}"));
         }
@@ -119,14 +118,15 @@ impl Config {
     #[must_use]
     pub fn warnings(&self, entry: &Entry) -> Vec<String> {
         let mut warnings = self.algo.settings().warnings(self.run.n_envs);
-        let algo = self.algo.algo();
-        let tables = [
-            (String::new(), Table::try_from(&self.net), Table::try_from(NetConfig::default())),
-            (format!("{}.", algo.name()), section(&self.algo), section(&AlgoConfig::new(algo))),
-        ];
-        for (name, values, defaults) in tables {
-            if let (Ok(values), Ok(defaults)) = (values, defaults) {
-                warnings.extend(without_effect(&name, &values, &defaults));
+        if let Ok(preset) = Layers::default().resolve(entry, self.algo.algo()) {
+            let tables = [
+                (String::new(), Table::try_from(&self.net), Table::try_from(&preset.net)),
+                (format!("{}.", self.algo.name()), section(&self.algo), section(&preset.algo)),
+            ];
+            for (name, values, defaults) in tables {
+                if let (Ok(values), Ok(defaults)) = (values, defaults) {
+                    warnings.extend(without_effect(&name, &values, &defaults));
+                }
             }
         }
         let obs = self.wrapped(entry).spaces().obs;
@@ -157,7 +157,6 @@ impl Config {
 mod tests {
     use super::*;
     use crate::Algo;
-    use crate::config::Layers;
 
     #[test]
     fn settings_without_effect_are_refused_in_new_runs_alone() {
@@ -191,6 +190,8 @@ mod tests {
                 "td3.target_policy_noise is 0.0",
             ),
             ("pendulum", Algo::TD3, &["td3.action_noise_std=0.3", "td3.target_noise_clip=0.3"], ""),
+            // The preset has a deviation of its own.
+            ("mountain_car_continuous", Algo::TD3, &["td3.action_noise=none"], ""),
         ] {
             let entry = rl_envs::catalog::find(env).unwrap();
             let mut layers = Layers::default();

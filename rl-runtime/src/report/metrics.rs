@@ -78,7 +78,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Creates a row from a run's progress, its last evaluation and its last update.
+    /// Creates a row from a run's progress, an evaluation, and values of updates.
     #[must_use]
     pub fn new(progress: &Progress, eval_return: Option<f64>, update: &rl_agents::Metrics, fps: f64) -> Self {
         let mut values = vec![

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -160,17 +161,13 @@ fn dependencies(name: &str, may_use: &[&str], manifest: &str) -> Result<Vec<Stri
     Ok(ours.filter(|used| !may_use.contains(&used.as_str())).map(|used| format!("{name} may not use {used}")).collect())
 }
 
-/// Links in the top folder, where a peer's library leaves one to its own files.
+/// Links out of the repository: a peer's library leaves one where it runs.
 fn links(root: &Path) -> Result<Vec<String>> {
-    let mut problems = Vec::new();
-    for entry in fs::read_dir(root)? {
-        let entry = entry?;
-        let name = entry.file_name().display().to_string();
-        if entry.file_type()?.is_symlink() && name != "target" {
-            problems.push(format!("{name} is a link: delete it"));
-        }
-    }
-    Ok(problems)
+    let listed = Command::new("git").args(["ls-files", "--stage"]).current_dir(root).output()?;
+    let files = String::from_utf8_lossy(&listed.stdout);
+    let links = files.lines().filter_map(|line| Some(line.strip_prefix("120000 ")?.split_once('\t')?.1));
+    let leads_out = |path: &&str| fs::read_link(root.join(path)).is_ok_and(|to| to.is_absolute());
+    Ok(links.filter(leads_out).map(|path| format!("{path} is a link to another place of this machine")).collect())
 }
 
 /// Folders with more files than a reader holds in mind.
