@@ -177,8 +177,8 @@ pub struct Metrics {
 impl Metrics {
     /// Appends a value.
     ///
-    /// Push the same names in every update: the columns of `metrics.csv` are those of the first one. The runtime warns of
-    /// `train/skipped_updates`, optimizer steps that were skipped because a number was not finite.
+    /// Push the same names in every update, NaN for none: the columns of `metrics.csv` are those of the first one. The runtime
+    /// warns of `train/skipped_updates`, optimizer steps that were skipped because a number was not finite.
     pub fn push(&mut self, name: &'static str, value: f32) {
         self.values.push((name, Some(value)));
     }

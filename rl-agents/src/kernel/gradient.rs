@@ -13,11 +13,11 @@ use crate::Error;
 use crate::kernel::aligned::Aligned;
 use crate::kernel::gemm::pad;
 use crate::kernel::layered::{self, Layered};
-use crate::kernel::net::PackedNet;
+use crate::kernel::net::{Net, PackedNet};
 use crate::kernel::samples::{Samples, Sequences};
 use crate::kernel::sequences;
 use crate::kernel::slices::{self, BatchSlice, MAX_SLICES};
-use crate::kernel::tile::{self, Stats, Tile, TileLoss, Workspace};
+use crate::kernel::tile::{self, Stats, TileLoss, Workspace};
 use crate::probe::{Stage, Threads};
 use crate::ranks::{Exchange, Ranks};
 
@@ -44,25 +44,13 @@ impl<S: Stats> Slices<S> {
         Self { slices: Vec::new(), grads: Vec::new(), workspaces: Vec::new(), layered: Layered::default(), exchange: None }
     }
 
-    /// Runs `n` samples forward, as the first half of their gradient.
+    /// Returns what runs `n` samples forward before their gradient.
     ///
-    /// [`Slices::gradient`] of the same samples and parameters is next. `item(m)` makes what `read` gets beside a tile of m
-    /// samples. Returns false, and does nothing, for networks that pass in tiles, minibatches of several chunks, and with other
-    /// ranks: their outputs are not kept.
-    pub(crate) fn run_forward<T: Send>(
-        &mut self,
-        kernel: PackedNet<'_>,
-        samples: Samples<'_>,
-        n: usize,
-        threads: Threads<'_>,
-        item: impl FnMut(usize) -> T,
-        read: &(impl Fn(&Tile<'_>, &mut T) + Sync),
-    ) -> bool {
-        let keeps = layered::suits(kernel.net) && n <= layered::CHUNK && self.exchange.is_none();
-        if keeps {
-            self.layered.run_forward(kernel, samples, n, threads, item, read);
-        }
-        keeps
+    /// [`Slices::gradient`] is then the second half. `None` for networks that pass in tiles, minibatches of several chunks, and
+    /// with other ranks: their outputs are not kept.
+    pub(crate) fn forward_first(&mut self, net: &Net, n: usize) -> Option<&mut Layered> {
+        let keeps = layered::suits(net) && n <= layered::CHUNK && self.exchange.is_none();
+        keeps.then_some(&mut self.layered)
     }
 
     /// Computes later gradients together with other ranks.
@@ -222,6 +210,7 @@ impl TreeSum<'_> {
 mod tests {
     use super::*;
     use crate::kernel::samples::TILE;
+    use crate::kernel::tile::Tile;
     use crate::ranks::tests::on_ranks;
     use crate::{Activation, ActorCritic, NetConfig};
     use rl_buffer::ObsSlice;
@@ -333,8 +322,11 @@ mod tests {
             let mut values = vec![f32::NAN; n];
             let mut rest = &mut values[..];
             let part = |len| rest.split_off_mut(..len).unwrap();
-            let went = slices.run_forward(kernel, samples(0), n, threads, part, &|tile, to| tile.column(critic, 0, to));
-            assert_eq!(went, wide);
+            let layered = slices.forward_first(kernel.net, n);
+            assert_eq!(layered.is_some(), wide);
+            if let Some(layered) = layered {
+                layered.run_forward(kernel, samples(0), n, threads, part, &|tile, to| tile.column(critic, 0, to));
+            }
             assert_eq!(gradient(&mut slices, 0, n), expected[0]);
             // The outputs are used once.
             assert_eq!(gradient(&mut slices, n, n), expected[1]);

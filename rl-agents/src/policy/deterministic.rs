@@ -155,21 +155,22 @@ impl DeterministicPolicy {
     ) -> Result<(), Error> {
         let (network, a, d) = (&self.network, self.n_actions(), self.network.obs_len());
         let (n, mut actions) = (actions.len() / a, actions);
-        let mut part = |len: usize| {
+        let part = |len: usize| {
             let of_slice;
             (of_slice, actions) = std::mem::take(&mut actions).split_at_mut(len * a);
             of_slice
         };
         if let (Some(slices), Some(kernel)) = (slices, network.kernel())
-            && slices.run_forward(kernel, network.samples(obs, None), n, threads, &mut part, &|tile, actions| {
+            && let Some(layered) = slices.forward_first(kernel.net, n)
+        {
+            layered.run_forward(kernel, network.samples(obs, None), n, threads, part, &|tile, actions| {
                 let mut column = [0.0; TILE];
                 for j in 0..a {
                     tile.column(network.chain(0), j, &mut column[..tile.samples.len()]);
                     let actions = actions[j..].iter_mut().step_by(a);
                     actions.zip(&column).for_each(|(action, &output)| *action = math::tanh(output));
                 }
-            })
-        {
+            });
             return Ok(());
         }
         network.each_slice(n, threads.pool, scratches, part, &|range, actions, scratch| {

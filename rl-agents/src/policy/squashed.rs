@@ -276,7 +276,7 @@ impl SquashedGaussian {
         let (network, a, d) = (&self.network, self.n_actions(), self.network.obs_len());
         let n = log_probs.len();
         let (mut actions, mut log_probs) = (actions, log_probs);
-        let mut parts = |len: usize| {
+        let parts = |len: usize| {
             let of_slice;
             (of_slice, actions) = std::mem::take(&mut actions).split_at_mut(len * a);
             let of_log_probs;
@@ -284,11 +284,12 @@ impl SquashedGaussian {
             (of_slice, of_log_probs)
         };
         if let (Some(slices), Some(kernel)) = (slices, network.kernel())
-            && slices.run_forward(kernel, network.samples(obs, None), n, threads, &mut parts, &|tile, (actions, log_probs)| {
+            && let Some(layered) = slices.forward_first(kernel.net, n)
+        {
+            layered.run_forward(kernel, network.samples(obs, None), n, threads, parts, &|tile, (actions, log_probs)| {
                 let column = |head, j, to: &mut [f32]| tile.column(network.chain(head), j, to);
                 self.draw(column, &noise[tile.samples.start * a..], actions, log_probs);
-            })
-        {
+            });
             return Ok(());
         }
         network.each_slice(n, threads.pool, scratches, parts, &|range, (actions, log_probs), scratch| {

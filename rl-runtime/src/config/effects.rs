@@ -2,10 +2,10 @@
 
 use rl_envs::Space;
 use rl_envs::catalog::Entry;
-use toml::{Table, Value};
+use toml::Value;
 
 use super::{Config, Layers};
-use crate::config::algo::{AlgoConfig, Concern};
+use crate::config::algo::Concern;
 use crate::print::grouped;
 use crate::thread::cores;
 
@@ -70,26 +70,6 @@ fn is_number(value: &Value) -> bool {
     value.is_float() || value.is_integer()
 }
 
-/// Warns of settings of a section that differ from the preset's, to no effect.
-fn without_effect(section: &str, values: &Table, preset: &Table) -> Vec<String> {
-    let mut warnings = Vec::new();
-    for Dependent { field, needs, turns_off } in DEPENDENT {
-        if let Some(value) = values.get(needs).filter(|value| turns_off(value))
-            && values.get(field) != preset.get(field)
-        {
-            warnings.push(format!("{section}{field} has no effect while {section}{needs} is {value}"));
-        }
-    }
-    warnings
-}
-
-/// Returns the settings of an algorithm without their section.
-fn section(algo: &AlgoConfig) -> Result<Table, toml::ser::Error> {
-    let mut sections = Table::try_from(algo)?;
-    let own = sections.remove(algo.name()).and_then(|own| own.as_table().cloned());
-    Ok(own.unwrap_or_default())
-}
-
 impl Config {
     /// Finds settings that could be trained with, but to no purpose.
     ///
@@ -114,21 +94,28 @@ impl Config {
         found
     }
 
+    /// Warns of settings that differ from the preset's, and that others turn off.
+    fn without_effect(&self, entry: &Entry) -> Vec<String> {
+        let Ok(preset) = Layers::default().resolve(entry, self.algo.algo()) else { return Vec::new() };
+        let (set, preset, mut warnings) = (self.settings(), preset.settings(), Vec::new());
+        for section in [String::new(), format!("{}.", self.algo.name())] {
+            for Dependent { field, needs, turns_off } in DEPENDENT {
+                let [field, needs] = [field, needs].map(|name| format!("{section}{name}"));
+                if let Some(value) = set.get(&needs).filter(|value| turns_off(value))
+                    && set.get(&field) != preset.get(&field)
+                {
+                    warnings.push(format!("{field} has no effect while {needs} is {value}"));
+                }
+            }
+        }
+        warnings
+    }
+
     /// Returns warnings of settings that are allowed and may surprise.
     #[must_use]
     pub fn warnings(&self, entry: &Entry) -> Vec<String> {
         let mut warnings = self.algo.settings().warnings(self.run.n_envs);
-        if let Ok(preset) = Layers::default().resolve(entry, self.algo.algo()) {
-            let tables = [
-                (String::new(), Table::try_from(&self.net), Table::try_from(&preset.net)),
-                (format!("{}.", self.algo.name()), section(&self.algo), section(&preset.algo)),
-            ];
-            for (name, values, defaults) in tables {
-                if let (Ok(values), Ok(defaults)) = (values, defaults) {
-                    warnings.extend(without_effect(&name, &values, &defaults));
-                }
-            }
-        }
+        warnings.extend(self.without_effect(entry));
         let obs = self.wrapped(entry).spaces().obs;
         if let Some(shape) = pictures(&obs).filter(|_| self.net.conv.is_empty()) {
             let elsewhere = "; make pictures small and grey as well, with Gymnasium's AtariPreprocessing, or ResizeObservation and \
@@ -180,7 +167,7 @@ mod tests {
             ("cartpole", Algo::PPO, &["memory_size=32", "memory=gru", "ppo.batch_size=256", "ppo.n_steps=32"], ""),
             ("cartpole", Algo::DQN, &["dqn.priority_beta=0.5"], "dqn.priority_beta has no effect while dqn.prioritized is false"),
             ("cartpole", Algo::DQN, &["dqn.priority_beta=0.5", "dqn.prioritized=true"], ""),
-            ("pendulum", Algo::SAC, &["sac.target_entropy=-2", "sac.ent_coef=0.5"], "while sac.ent_coef is 0.5"),
+            ("pendulum", Algo::SAC, &["sac.target_entropy=-2", "sac.ent_coef=0.2"], "while sac.ent_coef is 0.2"),
             ("pendulum", Algo::SAC, &["sac.target_entropy=-2"], ""),
             ("pendulum", Algo::TD3, &["td3.action_noise_std=0.3", "td3.action_noise=none"], "while td3.action_noise is \"none\""),
             (
