@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::bench::peers::{peers_python, run};
 use crate::bench::presets::last_line;
@@ -18,7 +19,7 @@ const EPISODES: usize = 100;
 /// Observations of each preset, and weighted multiply-adds of a target's program.
 ///
 /// A slow target sees fewer observations.
-const OBSERVATIONS: [&str; 2] = ["1000000", "1000000000000"];
+const OBSERVATIONS: [&str; 2] = ["1000000", "200000000000"];
 
 /// A run to export.
 struct Leaving {
@@ -108,39 +109,54 @@ fn act_and_play(study: &Study<'_>, case: &Leaving, dir: &Path, text: &mut String
 }
 
 /// Runs the test of all presets, and sums up what it prints.
+///
+/// The record is written after each preset: a study that is stopped leaves what it has seen.
 pub(crate) fn measure_bits(study: &Study<'_>) -> Result<()> {
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--release", "--package", "rl-runtime", "--test", "program", "--target-dir"]);
     cargo.arg(study.root.join("target/native")).args(["on_observations_of_rollouts", "--", "--nocapture"]);
     // Software multiply-adds take ten times as long.
-    cargo.env("RUSTFLAGS", "-C target-cpu=native");
+    cargo.env("RUSTFLAGS", "-C target-cpu=native").stdout(Stdio::piped());
     let [n, cost] = OBSERVATIONS;
-    let said = run(cargo.current_dir(study.root).envs([("RL_EXPORT_ALL", "1"), ("RL_EXPORT_N", n), ("RL_EXPORT_COST", cost)]))?;
-    // "cartpole ppo: 1000 observations, gcc -O2: 0 differ, 0.1 s"
-    let mut targets: Vec<(&str, usize, Vec<usize>)> = Vec::new();
-    for line in said.lines().filter(|line| line.contains(" 0 differ, ")) {
-        let (_, rest) = line.split_once(": ").context("a preset")?;
-        let (n, rest) = rest.split_once(" observations, ").context("observations")?;
-        let (target, _) = rest.rsplit_once(": ").context("a target")?;
-        let n = n.parse()?;
-        match targets.iter_mut().find(|row| row.0 == target) {
-            Some((_, presets, all)) => {
-                *presets += 1;
-                all.push(n);
-            }
-            None => targets.push((target, 1, vec![n])),
-        }
-    }
-    let mut text = study.head(
+    cargo.current_dir(study.root).envs([("RL_EXPORT_ALL", "1"), ("RL_EXPORT_N", n), ("RL_EXPORT_COST", cost)]);
+    let mut test = cargo.spawn().context("cargo test")?;
+    let head = study.head(
         "Bits of exported policies",
         "Observations of rollouts on which actions, drawn and greedy, and the network's outputs have the bits of the run, by compiler: presets of built-in\n\
          environments, those that saw a million, the observations of each, and the differing ones. Large networks see fewer on slow targets.\n",
     );
-    text.push_str("| target | presets | with a million | observations of each | differing |\n|---|---|---|---|---|\n");
-    for (target, presets, mut all) in targets {
-        all.sort_unstable();
-        let whole = all.iter().filter(|each| each.to_string() == n).count();
-        let _ = writeln!(text, "| `{target}` | {presets} | {whole} | {} to {} | 0 |", all[0], all[all.len() - 1]);
+    let mut targets: Vec<(String, Vec<usize>)> = Vec::new();
+    for line in BufReader::new(test.stdout.take().context("the test's output")?).lines() {
+        let line = line?;
+        eprintln!("{line}");
+        // "cartpole ppo: 1000000 observations, gcc -O2: 0 differ, 0.1 s"
+        if !line.contains(" 0 differ, ") {
+            continue;
+        }
+        let (_, rest) = line.split_once(": ").context("a preset")?;
+        let (seen, rest) = rest.split_once(" observations, ").context("observations")?;
+        let (target, _) = rest.rsplit_once(": ").context("a target")?;
+        let at = targets.iter().position(|row| row.0 == target).unwrap_or(targets.len());
+        if at == targets.len() {
+            targets.push((target.into(), Vec::new()));
+        } else if at == 0 {
+            study.write(&format!("{head}{}", table(&targets, n)), None)?;
+        }
+        targets[at].1.push(seen.parse()?);
     }
-    study.write(&text, None)
+    study.write(&format!("{head}{}", table(&targets, n)), None)?;
+    ensure!(test.wait()?.success(), "the test failed: see its output");
+    Ok(())
+}
+
+/// Tabulates the numbers of observations that each target saw; `whole` is all of a preset.
+fn table(targets: &[(String, Vec<usize>)], whole: &str) -> String {
+    let mut text =
+        String::from("| target | presets | with a million | observations of each | differing |\n|---|---|---|---|---|\n");
+    for (target, seen) in targets {
+        let n_whole = seen.iter().filter(|seen| seen.to_string() == whole).count();
+        let (least, most) = (seen.iter().min().unwrap_or(&0), seen.iter().max().unwrap_or(&0));
+        let _ = writeln!(text, "| `{target}` | {} | {n_whole} | {least} to {most} | 0 |", seen.len());
+    }
+    text
 }
