@@ -61,6 +61,8 @@ ACTIVATIONS = {
     "tanh": np.tanh,
     "relu": lambda x: np.maximum(x, 0),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "silu": lambda x: x * sigmoid(x),
+    "gelu": lambda x: x * sigmoid(1.5957692 * (x + 0.044715 * x**3)),
 }
 
 

@@ -3,9 +3,11 @@
 use core::mem::{swap, take};
 
 use crate::error::Error;
-use crate::format::{ELU, LIMIT, LOG_STD_RANGE, LONG, MASKED, PART, RELU, TANH};
+use crate::format::{ELU, GELU, LIMIT, LOG_STD_RANGE, LONG, MASKED, PART, RELU, SILU, TANH};
 use crate::fused::{add_row, fused};
-use crate::math::{activation_elu, activation_tanh, clamp, exp, gate_sigmoid, ln, normal, tanh, uniform, words};
+use crate::math::{
+    activation_elu, activation_gelu, activation_silu, activation_tanh, clamp, exp, gate_sigmoid, ln, normal, tanh, uniform, words,
+};
 use crate::read::{Conv, Kind, Policy, StoredHead, StoredLayer, StoredPart, inputs_of};
 use crate::words::Floats;
 
@@ -216,6 +218,8 @@ fn activate<const CHOSEN: bool>(activation: u32, outputs: &mut [f32]) {
         TANH => outputs.iter_mut().for_each(|y| *y = activation_tanh::<CHOSEN>(*y)),
         RELU => outputs.iter_mut().for_each(|y| *y = if *y > 0.0 { *y } else { 0.0 }),
         ELU => outputs.iter_mut().for_each(|y| *y = activation_elu::<CHOSEN>(*y)),
+        SILU => outputs.iter_mut().for_each(|y| *y = activation_silu::<CHOSEN>(*y)),
+        GELU => outputs.iter_mut().for_each(|y| *y = activation_gelu::<CHOSEN>(*y)),
         _ => {}
     }
 }

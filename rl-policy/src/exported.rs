@@ -123,6 +123,10 @@ pub enum Activation {
     Relu,
     /// The number above 0, else its exponential less 1.
     Elu,
+    /// The number times its logistic function.
+    Silu,
+    /// The number times the normal distribution function, approximated with tanh.
+    Gelu,
 }
 
 /// Distribution, or choice, of an action.

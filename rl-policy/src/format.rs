@@ -35,7 +35,7 @@
 //! | 3 | dense: 0; length and places of a run of inputs |
 //! | 7 | or convolution: 1; channels, rows and columns of the input; kernel; stride; 1 if the input consists of planes, or 0 |
 //! | 1 | or memory: 2 for a GRU, 3 for an LSTM; k is the number H of outputs, n that of all gates' sums |
-//! | 1 | activation: 0 for none, 1 for tanh, 2 for ReLU, 3 for ELU |
+//! | 1 | activation: 0 for none, 1 for tanh, 2 for ReLU, 3 for ELU, 4 for SiLU, 5 for GELU |
 //! | 1, 1 | number of terms k; number of outputs n |
 //! | k n, n | f32 weights (k, n); f32 biases (n) |
 
@@ -59,6 +59,8 @@ pub(crate) const IDENTITY: u32 = 0;
 pub(crate) const TANH: u32 = 1;
 pub(crate) const RELU: u32 = 2;
 pub(crate) const ELU: u32 = 3;
+pub(crate) const SILU: u32 = 4;
+pub(crate) const GELU: u32 = 5;
 
 /// Number of terms above which a sum is made of sums of [`PART`].
 pub(crate) const LONG: usize = 96;

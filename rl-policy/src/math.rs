@@ -74,10 +74,10 @@ pub(crate) fn tanh(x: f32) -> f32 {
 
 /// Returns `scale` and `p` with `exp(z) = scale (1 + p)`.
 ///
-/// For z of at most 0; below -20 those of -20.
+/// For z of at most 0; below `low` those of `low`.
 #[inline(always)]
-fn exponential<const CHOSEN: bool>(z: f32) -> [f32; 2] {
-    let z = if z < -20.0 { -20.0 } else { z };
+fn exponential<const CHOSEN: bool>(z: f32, low: f32) -> [f32; 2] {
+    let z = if z < low { low } else { z };
     let shifted = fused::<CHOSEN>(z, core::f32::consts::LOG2_E, ROUND);
     let k = shifted - ROUND;
     let r = fused::<CHOSEN>(-k, LN_2_B, fused::<CHOSEN>(-k, LN_2_A, z));
@@ -91,14 +91,14 @@ fn exponential<const CHOSEN: bool>(z: f32) -> [f32; 2] {
 /// The number above 0, else its exponential less 1, between layers.
 #[inline(always)]
 pub(crate) fn activation_elu<const CHOSEN: bool>(x: f32) -> f32 {
-    let [scale, p] = exponential::<CHOSEN>(if x > 0.0 { 0.0 } else { x });
+    let [scale, p] = exponential::<CHOSEN>(if x > 0.0 { 0.0 } else { x }, -20.0);
     if x > 0.0 { x } else { fused::<CHOSEN>(scale, p, scale - 1.0) }
 }
 
 /// The hyperbolic tangent between layers, whose multiply-adds are fused.
 #[inline(always)]
 pub(crate) fn activation_tanh<const CHOSEN: bool>(x: f32) -> f32 {
-    let [scale, p] = exponential::<CHOSEN>(-2.0 * x.abs());
+    let [scale, p] = exponential::<CHOSEN>(-2.0 * x.abs(), -20.0);
     let y = if x.abs() > 0.55 {
         let t = fused::<CHOSEN>(scale, p, scale);
         1.0 + -2.0 * t / (1.0 + t)
@@ -107,6 +107,28 @@ pub(crate) fn activation_tanh<const CHOSEN: bool>(x: f32) -> f32 {
         0.0 + -e / (2.0 + e)
     };
     y.copysign(x)
+}
+
+/// A number times the logistic function of `gate`, between layers.
+#[inline(always)]
+fn gated<const CHOSEN: bool>(x: f32, gate: f32) -> f32 {
+    let [scale, p] = exponential::<CHOSEN>(-gate.abs(), -86.0);
+    let power = fused::<CHOSEN>(scale, p, scale);
+    let larger = 1.0 / (1.0 + power);
+    x * (if gate > 0.0 { larger } else { power * larger })
+}
+
+/// The number times its logistic function, between layers.
+#[inline(always)]
+pub(crate) fn activation_silu<const CHOSEN: bool>(x: f32) -> f32 {
+    gated::<CHOSEN>(x, x)
+}
+
+/// The number times about its normal distribution function, between layers.
+#[inline(always)]
+pub(crate) fn activation_gelu<const CHOSEN: bool>(x: f32) -> f32 {
+    let bounded = clamp(x, -10.0, 10.0);
+    gated::<CHOSEN>(x, bounded * fused::<CHOSEN>(0.071_354_814, bounded * bounded, 1.595_769_2))
 }
 
 /// `1 / (1 + exp(-x))` of a gate, whose multiply-adds are fused.

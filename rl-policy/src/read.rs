@@ -90,7 +90,7 @@ impl<'a> StoredLayer<'a> {
                 (product(&[channels, kernel, kernel])? == terms, product(&[channels, rows, columns])?, n_out)
             }
         };
-        if !fits || !matches!(activation, format::IDENTITY | format::TANH | format::RELU | format::ELU) {
+        if !fits || activation > format::GELU {
             return Err(Error::Contents);
         }
         let (weight, bias) = (words.floats(product(&[terms, n])?)?, words.floats(n)?);

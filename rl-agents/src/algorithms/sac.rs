@@ -450,7 +450,11 @@ mod tests {
         let collector = Collector::new(N_ENVS, env, &Pool::new(1).unwrap(), 1).unwrap();
         // The critics are one unit wider.
         let critic_hidden = Some(hidden.iter().map(|units| units + 1).collect());
-        let activation = if conv.is_empty() { Activation::Relu } else { Activation::Tanh };
+        let activation = match (hidden, conv) {
+            ([17, 9], []) => Activation::Silu,
+            (_, []) => Activation::Relu,
+            _ => Activation::Tanh,
+        };
         let (hidden, conv) = (hidden.to_vec(), conv.to_vec());
         let net = NetConfig { conv, hidden, critic_hidden, learner, activation, ..NetConfig::default() };
         let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());

@@ -372,7 +372,11 @@ mod tests {
         conv: &[[usize; 3]],
     ) -> (Td3, Collector) {
         let mut collector = Collector::new(N_ENVS, env, &Pool::new(1).unwrap(), 1).unwrap();
-        let activation = if conv.is_empty() { Activation::Relu } else { Activation::Tanh };
+        let activation = match (hidden, conv) {
+            ([17, 9], []) => Activation::Gelu,
+            (_, []) => Activation::Relu,
+            _ => Activation::Tanh,
+        };
         let (hidden, conv) = (hidden.to_vec(), conv.to_vec());
         let net = NetConfig { conv, hidden, learner, activation, ..NetConfig::default() };
         let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());

@@ -40,7 +40,7 @@ impl DeviceConvs {
         }
         let layer = |(l, shape): (usize, &crate::kernel::encoder::conv::ConvShape)| {
             let crate::kernel::encoder::conv::ConvShape { n_in, n_out, kernel, stride, in_size, .. } = *shape;
-            let (activation, together) = (activation(Some(stage.activation)), stage.together);
+            let (activation, together) = (activation(Some(stage.activation))?, stage.together);
             let planes = l == 0;
             let conv = ConvLayer::new(device, ConvShape { n_in, n_out, kernel, stride, in_size, planes, activation, together })?;
             let matrix = |needed: bool| Buffer::zeros(device, usize::from(needed) * held * conv.shape().out_len());

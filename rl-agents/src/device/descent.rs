@@ -1179,6 +1179,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn activations_whose_slopes_are_kept_are_refused_on_a_device() {
+        let collector = Collector::new(3, &CartPole::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let net = NetConfig { activation: Activation::Gelu, ..net(&[8], true) };
+        let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 3).unwrap();
+        let shape = collector.rollout(33).unwrap().shape();
+        for device in &Device::for_tests() {
+            let error = Ppo::new(policy.clone(), small(), 3, 5).unwrap().on_device(device, shape).err().unwrap().to_string();
+            assert!(error.contains("activation is gelu, but on a device"), "{error}");
+        }
+    }
+
     fn compare_sums(device: &Device) {
         let (stream, kernels) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap());
         let mut rng = rl_envs::Rng::new(3, 0, 0, rl_envs::Purpose::Init);

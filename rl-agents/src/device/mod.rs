@@ -15,7 +15,7 @@ pub(crate) mod times;
 use rl_cuda::Stream;
 use rl_cuda::learner::{Activation as Code, LearnerKernels};
 
-use crate::Activation;
+use crate::{Activation, Error};
 
 /// Stream on which kernels are enqueued, and the kernels.
 #[derive(Clone, Copy)]
@@ -25,11 +25,18 @@ pub(crate) struct Queue<'a> {
 }
 
 /// The kernels' code of an activation.
-fn activation(activation: Option<Activation>) -> Code {
-    match activation {
+///
+/// # Errors
+/// [`Error::Setting`] if they have none.
+fn activation(activation: Option<Activation>) -> Result<Code, Error> {
+    Ok(match activation {
         None => Code::None,
         Some(Activation::Tanh) => Code::Tanh,
         Some(Activation::Relu) => Code::Relu,
         Some(Activation::Elu) => Code::Elu,
-    }
+        Some(kept @ (Activation::Silu | Activation::Gelu)) => {
+            let allowed = "but on a device it is tanh, relu or elu; use --device cpu";
+            return Err(Error::Setting { name: "activation", value: format!("{kept:?}").to_lowercase(), allowed });
+        }
+    })
 }

@@ -131,7 +131,7 @@ impl DeviceNet {
     /// The network has neither convolutions nor memory.
     ///
     /// # Errors
-    /// [`Error::Device`].
+    /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
     pub(crate) fn of_inputs(device: &Device, net: &Net, m: usize) -> Result<Self, Error> {
         Self::with(device, net, m, m, Purpose::Inputs)
     }
@@ -141,14 +141,16 @@ impl DeviceNet {
         let convs = DeviceConvs::new(device, net, held, learns)?;
         let memory = net.memory.as_ref().map(|stage| DeviceMemory::new(device, stage, held, learns)).transpose()?;
         let cell_of = |l: usize| net.chains.iter().find(|chain| chain.layers.contains(&l)).map_or(0, |chain| chain.cell);
-        let layer = |(l, (layer, place)): (usize, (&Dense, &Place))| DeviceLayer {
-            dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation: activation(place.activation) },
-            params: layer.weight.start..layer.bias.end,
-            source: place.source,
-            cell: cell_of(l),
-            is_read: net.places.iter().any(|reader| reader.source == Some(l)),
+        let layer = |(l, (layer, place)): (usize, (&Dense, &Place))| {
+            Ok(DeviceLayer {
+                dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation: activation(place.activation)? },
+                params: layer.weight.start..layer.bias.end,
+                source: place.source,
+                cell: cell_of(l),
+                is_read: net.places.iter().any(|reader| reader.source == Some(l)),
+            })
         };
-        let layers: Vec<_> = net.layers.iter().zip(&net.places).enumerate().map(layer).collect();
+        let layers: Vec<_> = net.layers.iter().zip(&net.places).enumerate().map(layer).collect::<Result<_, Error>>()?;
         let chains: Vec<_> = net.chains.iter().map(|chain| chain.layers.clone()).collect();
         let len = |layer: &DeviceLayer| if layer.is_read { held } else { m } * layer.dense.n_out;
         let (output_places, n_outputs) = places(layers.iter().map(len));

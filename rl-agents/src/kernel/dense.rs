@@ -155,6 +155,8 @@ impl Dense {
     }
 
     /// Computes panel `p` of the outputs of some rows, (m, 64).
+    ///
+    /// Slopes of the activation are kept in `slopes`, (m, 64) or empty.
     #[inline(always)]
     pub(crate) fn forward<S: Set>(
         &self,
@@ -163,6 +165,7 @@ impl Dense {
         input: Rows<'_>,
         activation: Option<Activation>,
         output: &mut [f32],
+        slopes: &mut [f32],
     ) {
         let (n, first) = (width(self.n_out, p), p * PANEL);
         let b = &packed[self.packed_weight + first * self.n_in..][..n * self.n_in];
@@ -176,10 +179,11 @@ impl Dense {
         }
         let Some(activation) = activation else { return };
         if n == PANEL {
-            return activation.apply::<S>(output);
+            return activation.apply::<S>(output, slopes);
         }
+        let mut slopes = slopes.chunks_exact_mut(PANEL);
         for row in output.chunks_exact_mut(PANEL) {
-            activation.apply::<S>(&mut row[..n]);
+            activation.apply::<S>(&mut row[..n], slopes.next().map_or(&mut [], |slopes| &mut slopes[..n]));
         }
     }
 

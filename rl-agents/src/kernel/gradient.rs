@@ -261,10 +261,14 @@ mod tests {
         let d = 70;
         let obs: Vec<f32> = (0..1100 * d).map(|_| rng.normal()).collect();
         let space = Space::vector(&vec![-1.0; d], &vec![1.0; d]);
-        for (hidden, n_actions, shared_trunk) in
-            [(vec![130, 33], 3, false), (vec![65], 130, true), (vec![200, 16, 64], 70, true), (vec![], 2, false)]
-        {
-            let net = NetConfig { hidden, shared_trunk, activation: Activation::Tanh, ..NetConfig::default() };
+        for (hidden, n_actions, shared_trunk, activation) in [
+            (vec![130, 33], 3, false, Activation::Tanh),
+            (vec![65], 130, true, Activation::Tanh),
+            (vec![200, 16, 64], 70, true, Activation::Gelu),
+            (vec![130, 33], 3, false, Activation::Silu),
+            (vec![], 2, false, Activation::Tanh),
+        ] {
+            let net = NetConfig { hidden, shared_trunk, activation, ..NetConfig::default() };
             let policy = ActorCritic::new(&space, &ActionSpace::Discrete { n: n_actions, masked: false }, &net, 7).unwrap();
             let (actor, critic) = policy.chains();
             let loss = Squares { heads: [(actor, policy.n_actions()), (critic, 1)] };
@@ -306,7 +310,7 @@ mod tests {
         let obs: Vec<f32> = (0..2 * n * d).map(|_| rng.normal()).collect();
         let space = Space::vector(&vec![-1.0; d], &vec![1.0; d]);
         for (hidden, wide) in [(vec![17], false), (vec![300, 400], true)] {
-            let net = NetConfig { hidden, ..NetConfig::default() };
+            let net = NetConfig { hidden, activation: Activation::Silu, ..NetConfig::default() };
             let policy = ActorCritic::new(&space, &ActionSpace::Discrete { n: 3, masked: false }, &net, 7).unwrap();
             let ((actor, critic), kernel) = (policy.chains(), policy.network().kernel().unwrap());
             let (loss, pool) = (Squares { heads: [(actor, 3), (critic, 1)] }, Pool::new(2).unwrap());

@@ -36,6 +36,7 @@ pub(crate) struct Layered {
     forward_of: Option<usize>,
     inputs: Aligned,
     outputs: Vec<Aligned>,        // every layer's
+    slopes: Vec<Aligned>,         // every layer's whose activation keeps them
     deltas: Vec<Aligned>,         // gradients of every layer's sums
     out_grads: Vec<Vec<Aligned>>, // each tile's, (TILE, columns) of every chain's outputs
     sums: Aligned,                // levels of the tree, of every block of the gradient, if there are several chunks
@@ -78,6 +79,8 @@ struct Unit<'a> {
     panel: usize,
     first: usize,
     to: &'a mut [f32],
+    /// Slopes of these numbers, if they are outputs whose activation keeps them.
+    slopes: &'a mut [f32],
 }
 
 impl Unit<'_> {
@@ -88,16 +91,31 @@ impl Unit<'_> {
 }
 
 /// Cuts the first `n` rows of a matrix with some panels into units.
-fn units(n: usize, n_panels: usize, layer: usize, matrix: &mut [f32]) -> impl Iterator<Item = Unit<'_>> {
-    matrix.chunks_exact_mut(matrix.len() / n_panels).enumerate().flat_map(move |(panel, rows)| {
+///
+/// `slopes` are as many numbers, or none.
+fn units<'a>(
+    n: usize,
+    n_panels: usize,
+    layer: usize,
+    matrix: &'a mut [f32],
+    slopes: &'a mut [f32],
+) -> impl Iterator<Item = Unit<'a>> {
+    let panel_len = matrix.len() / n_panels;
+    let mut slopes = slopes.chunks_exact_mut(panel_len);
+    matrix.chunks_exact_mut(panel_len).enumerate().flat_map(move |(panel, rows)| {
+        let mut slopes = slopes.next().unwrap_or_default().chunks_mut(CACHED_ROWS * PANEL);
         let rows = rows[..n * PANEL].chunks_mut(CACHED_ROWS * PANEL).enumerate();
-        rows.map(move |(i, to)| Unit { layer, panel, first: i * CACHED_ROWS, to })
+        rows.map(move |(i, to)| {
+            let slopes = slopes.next().map_or(&mut [][..], |slopes| &mut slopes[..to.len()]);
+            Unit { layer, panel, first: i * CACHED_ROWS, to, slopes }
+        })
     })
 }
 
 /// Computes the first `n` rows of the layers at one depth, unit by unit.
 ///
-/// `compute` reads the matrices of the other layers.
+/// `compute` reads the matrices of the other layers. The list of slopes may be empty.
+#[expect(clippy::too_many_arguments, reason = "what a stage is of")]
 fn compute_depth(
     net: &Net,
     n: usize,
@@ -105,16 +123,25 @@ fn compute_depth(
     stage: Stage,
     depth: usize,
     matrices: &mut [Aligned],
+    slopes: &mut [Aligned],
     compute: impl Fn(&mut Unit<'_>, &[Aligned]) + Sync,
 ) {
     let layers = (0..net.layers.len()).filter(|&l| net.places[l].depth == depth);
-    let mut taken: Vec<_> = layers.map(|l| (l, std::mem::take(&mut matrices[l]))).collect();
-    let mut all: Vec<_> = taken.iter_mut().flat_map(|(l, matrix)| units(n, panels(net.layers[*l].n_out), *l, matrix)).collect();
+    let mut taken: Vec<_> = layers
+        .map(|l| (l, std::mem::take(&mut matrices[l]), slopes.get_mut(l).map(std::mem::take).unwrap_or_default()))
+        .collect();
+    let all = taken.iter_mut().flat_map(|(l, matrix, slopes)| units(n, panels(net.layers[*l].n_out), *l, matrix, slopes));
+    let mut all: Vec<_> = all.collect();
     // A thread's share is one network, or its neighbouring rows, whose weights and inputs its cache has from the depth before. It
     // keeps rows of the inputs, and reads panels of the weights.
     all.sort_by_key(|unit| (unit.layer, unit.first));
     threads.each(stage, &mut all, &|unit| compute(unit, matrices));
-    taken.into_iter().for_each(|(l, matrix)| matrices[l] = matrix);
+    for (l, matrix, kept) in taken {
+        matrices[l] = matrix;
+        if let Some(slopes) = slopes.get_mut(l) {
+            *slopes = kept;
+        }
+    }
 }
 
 /// True if minibatches that fit pass the networks layer by layer.
@@ -136,7 +163,9 @@ impl Layered {
         let matrix = |columns: usize| Aligned::zeros(height * panels(columns) * PANEL);
         if self.height < height {
             let all = || net.layers.iter().map(|layer| matrix(layer.n_out)).collect();
-            *self = Self { height, inputs: matrix(net.n_in), outputs: all(), deltas: all(), ..Self::default() };
+            let slopes = |(l, layer): (usize, &Dense)| if net.keeps_slopes(l) { matrix(layer.n_out) } else { Aligned::default() };
+            let slopes = net.layers.iter().enumerate().map(slopes).collect();
+            *self = Self { height, inputs: matrix(net.n_in), outputs: all(), slopes, deltas: all(), ..Self::default() };
         }
         if several && self.sums.is_empty() {
             self.sums = Aligned::zeros(sums_len(net));
@@ -199,16 +228,16 @@ impl Layered {
     /// Computes a chunk's outputs.
     fn forward(&mut self, kernel: PackedNet<'_>, samples: Samples<'_>, threads: Threads<'_>, chunk: Range<usize>) {
         let PackedNet { isa, net, packed } = kernel;
-        let Self { height, inputs, outputs, .. } = self;
+        let Self { height, inputs, outputs, slopes, .. } = self;
         let (height, n) = (*height, chunk.len());
-        let mut all: Vec<_> = units(n, panels(net.n_in), 0, inputs).collect();
+        let mut all: Vec<_> = units(n, panels(net.n_in), 0, inputs, &mut []).collect();
         threads.each(Stage::Inputs, &mut all, &|unit| {
             let columns = unit.panel * PANEL..net.n_in.min((unit.panel + 1) * PANEL);
             let range = chunk.start + unit.first..chunk.start + unit.samples().end;
             samples.copy(range, net.n_in, columns, PANEL, unit.to);
         });
         for depth in 0..net.depth() {
-            compute_depth(net, n, threads, Stage::Forward, depth, outputs, |unit, outputs| {
+            compute_depth(net, n, threads, Stage::Forward, depth, outputs, slopes, |unit, outputs| {
                 let input = net.places[unit.layer].source.map_or(&*inputs, |source| &outputs[source]);
                 let input = Rows::new(input, height, unit.samples());
                 dispatch(isa, Forward { net, packed, input, unit });
@@ -248,7 +277,7 @@ impl Layered {
 
     /// Computes the gradients of every layer's sums from those of a chunk's heads.
     fn backward(&mut self, PackedNet { isa, net, packed }: PackedNet<'_>, threads: Threads<'_>, chunk: &[SliceTile]) {
-        let Self { height, outputs, deltas, out_grads, .. } = self;
+        let Self { height, outputs, slopes, deltas, out_grads, .. } = self;
         let (height, Range { start, end }) = (*height, rows_of(chunk));
         let n = end - start;
         for (c, chain) in net.chains.iter().enumerate().filter(|(_, chain)| !chain.activated) {
@@ -261,11 +290,12 @@ impl Layered {
             }
         }
         for depth in (0..net.depth() - 1).rev() {
-            compute_depth(net, n, threads, Stage::Backward, depth, deltas, |unit, deltas| {
+            compute_depth(net, n, threads, Stage::Backward, depth, deltas, &mut [], |unit, deltas| {
                 let dz = |reader: usize| Rows::new(&deltas[reader], height, unit.samples());
                 let readers: Vec<_> = net.readers(unit.layer).map(|reader| (&net.layers[reader], dz(reader))).collect();
-                let y = Rows::new(&outputs[unit.layer], height, unit.samples()).panel(unit.panel);
-                dispatch(isa, Backward { net, packed, readers: &readers, y, unit });
+                let kept = if net.keeps_slopes(unit.layer) { &slopes[unit.layer] } else { &outputs[unit.layer] };
+                let kept = Rows::new(kept, height, unit.samples()).panel(unit.panel);
+                dispatch(isa, Backward { net, packed, readers: &readers, kept, unit });
             });
         }
     }
@@ -329,8 +359,8 @@ impl Work for Forward<'_, '_> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, packed, input, unit: Unit { layer, panel, to, .. } } = self;
-        net.layers[*layer].forward::<S>(*panel, packed, input, net.places[*layer].activation, to);
+        let Self { net, packed, input, unit: Unit { layer, panel, to, slopes, .. } } = self;
+        net.layers[*layer].forward::<S>(*panel, packed, input, net.places[*layer].activation, to, slopes);
     }
 }
 
@@ -339,8 +369,8 @@ struct Backward<'a, 'b> {
     net: &'a Net,
     packed: &'a [f32],
     readers: &'a [(&'a Dense, Rows<'a>)],
-    /// Outputs of the unit.
-    y: &'a [f32],
+    /// Outputs of the unit, or the slopes that its activation keeps.
+    kept: &'a [f32],
     unit: &'a mut Unit<'b>,
 }
 
@@ -349,14 +379,14 @@ impl Work for Backward<'_, '_> {
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, packed, readers, y, unit: Unit { panel, to, .. } } = self;
+        let Self { net, packed, readers, kept, unit: Unit { panel, to, .. } } = self;
         debug_assert!(net.goes_back, "the transposed weights are not packed");
         for (i, (layer, dz)) in readers.iter().enumerate() {
             layer.input_grad::<S>(*panel, packed, *dz, if i == 0 { Init::Zero } else { Init::Add }, to);
         }
         // Layers without readers are heads, whose gradient is the loss's.
         if !readers.is_empty() {
-            net.activation.derive::<S>(y, to);
+            net.activation.derive::<S>(kept, to);
         }
     }
 }

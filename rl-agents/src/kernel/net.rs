@@ -177,6 +177,11 @@ impl Net {
         (0..self.layers.len()).rev().filter(move |&reader| self.places[reader].source == Some(l))
     }
 
+    /// True if the slopes of the activation after layer `l` are kept to learn with.
+    pub(crate) fn keeps_slopes(&self, l: usize) -> bool {
+        self.places[l].activation.is_some_and(Activation::keeps_slopes)
+    }
+
     /// Lengths of the buffers.
     pub(crate) fn lens(&self) -> Lens {
         let encoder = |learning| self.encoder.as_ref().map_or(0, |encoder| encoder.workspace_len(learning));
@@ -187,12 +192,13 @@ impl Net {
         let forward = TILE * (columns(self.n_in) + outputs) + of_memory + of_step;
         let input_grads = if self.convolves() || self.memory.is_some() { TILE * columns(self.n_in) } else { 0 };
         let features = input_grads + if self.convolves() { of_memory } else { 0 };
-        let gradients = TILE * columns(self.widest()) * (self.chains.len() + 1) + features + self.grad_len;
+        let slopes: usize = (0..self.layers.len()).filter(|&l| self.keeps_slopes(l)).map(|l| columns(self.layers[l].n_out)).sum();
+        let gradients = TILE * (columns(self.widest()) * (self.chains.len() + 1) + slopes) + features + self.grad_len;
         Lens {
             packed: self.packed_len,
             forward: forward + encoder(false),
             learning: forward + encoder(true) + gradients,
-            sample: columns(self.n_in) + 2 * outputs,
+            sample: columns(self.n_in) + 2 * outputs + slopes,
             sequence,
         }
     }

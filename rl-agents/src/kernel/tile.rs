@@ -13,6 +13,7 @@ use std::ops::Range;
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
 use crate::kernel::aligned::Aligned;
+use crate::kernel::dense::Dense;
 use crate::kernel::encoder::memory::{MemoryStage, MemoryWorkspace};
 use crate::kernel::encoder::parts::EncoderWorkspace;
 use crate::kernel::gemm::{Init, PANEL, Rows, panels};
@@ -32,6 +33,7 @@ pub(crate) struct Workspace {
     pub(crate) feature_grads: Aligned, // likewise, after convolutions
     pub(crate) memory: Option<MemoryWorkspace>,
     outputs: Vec<Aligned>,   // every layer's
+    slopes: Vec<Aligned>,    // every layer's whose activation keeps them, if gradients are wanted
     out_grads: Vec<Aligned>, // every chain's, as wide as the widest layer
     delta: Aligned,          // as wide as the widest layer
     input_grads: Aligned,    // if convolutions or memory come before, or if they are wanted
@@ -55,6 +57,7 @@ impl Workspace {
             features,
             memory: net.memory.as_ref().map(MemoryStage::workspace),
             outputs: net.layers.iter().map(|layer| matrix(layer.n_out)).collect(),
+            slopes: vec![Aligned::default(); net.layers.len()],
             ..Self::default()
         }
     }
@@ -63,7 +66,9 @@ impl Workspace {
     pub(crate) fn of_inputs(net: &Net) -> Self {
         let widest = matrix(net.widest());
         let out_grads = vec![widest.clone(); net.chains.len()];
-        Self { out_grads, delta: widest, input_grads: matrix(net.n_in), ..Self::forward(net) }
+        let slopes = |(l, layer): (usize, &Dense)| if net.keeps_slopes(l) { matrix(layer.n_out) } else { Aligned::default() };
+        let slopes = net.layers.iter().enumerate().map(slopes).collect();
+        Self { slopes, out_grads, delta: widest, input_grads: matrix(net.n_in), ..Self::forward(net) }
     }
 
     /// Allocates buffers to learn with.
@@ -295,6 +300,7 @@ pub(crate) fn input_gradient<F: EachTile>(
             let own = &mut own[..len];
             gather(own, &mut workspace.out_grads[chain]);
             workspace.outputs[of.layers.clone()].iter_mut().for_each(|outputs| gather(own, outputs));
+            workspace.slopes[of.layers.clone()].iter_mut().for_each(|slopes| gather(own, slopes));
             dispatch(isa, InputGradient { net, chain, packed, m: len, first_panel: first / PANEL, workspace });
             own.iter_mut().for_each(|s| *s += start);
             let mut numbers = [0.0; TILE];
@@ -516,8 +522,10 @@ fn chain_forward<S: Set>(net: &Net, chain: &Chain, packed: &[f32], m: usize, wor
         let (before, from_here) = workspace.outputs.split_at_mut(l);
         let place = net.places[l];
         let input = rows(place.source.map_or(&workspace.inputs[chain.first..], |source| &before[source]), m);
+        let mut slopes = each_panel(&mut workspace.slopes[l], m);
         for (p, output) in each_panel(&mut from_here[0], m) {
-            net.layers[l].forward::<S>(p, packed, input, place.activation, output);
+            let slopes = slopes.next().map_or(&mut [][..], |(_, slopes)| slopes);
+            net.layers[l].forward::<S>(p, packed, input, place.activation, output, slopes);
         }
     }
 }
@@ -533,12 +541,13 @@ fn chain_backward<S: Set>(
     mut grads: Option<(Init<'_>, &mut [f32])>,
 ) {
     let chain = &net.chains[index];
-    let Workspace { inputs, outputs, out_grads, delta: next, input_grads, .. } = workspace;
+    let Workspace { inputs, outputs, slopes, out_grads, delta: next, input_grads, .. } = workspace;
+    let kept = |l: usize| if net.keeps_slopes(l) { &slopes[l] } else { &outputs[l] }.chunks_exact(TILE * PANEL);
     let (shared, own) = out_grads.split_at_mut(index);
     let delta = &mut own[0];
     if chain.activated {
-        for ((_, delta), y) in each_panel(delta, m).zip(outputs[chain.last()].chunks_exact(TILE * PANEL)) {
-            net.activation.derive::<S>(y, delta);
+        for ((_, delta), kept) in each_panel(delta, m).zip(kept(chain.last())) {
+            net.activation.derive::<S>(kept, delta);
         }
     }
     for l in chain.layers.clone().rev() {
@@ -549,9 +558,9 @@ fn chain_backward<S: Set>(
             layer.grads::<S>(rows(input, m), dz, *init, grads);
         }
         if l > chain.layers.start {
-            for ((q, dx), y) in each_panel(next, m).zip(input.chunks_exact(TILE * PANEL)) {
+            for ((q, dx), kept) in each_panel(next, m).zip(kept(l - 1)) {
                 layer.input_grad::<S>(q, packed, dz, Init::Zero, dx);
-                net.activation.derive::<S>(y, dx);
+                net.activation.derive::<S>(kept, dx);
             }
             std::mem::swap(delta, next);
         } else if let Some(onto) =

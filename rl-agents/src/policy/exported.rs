@@ -16,6 +16,8 @@ impl From<Activation> for rl_policy::Activation {
             Activation::Tanh => Self::Tanh,
             Activation::Relu => Self::Relu,
             Activation::Elu => Self::Elu,
+            Activation::Silu => Self::Silu,
+            Activation::Gelu => Self::Gelu,
         }
     }
 }

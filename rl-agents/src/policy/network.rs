@@ -53,7 +53,9 @@ crate::settings! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         critic_hidden: Option<Vec<usize>> = None, Kind::Sizes;
         /// Activation after each hidden layer.
-        activation: Activation = Activation::Tanh, Kind::Choice(&["tanh", "relu", "elu"]);
+        ///
+        /// silu and gelu, which is approximated with tanh, learn on the CPU only.
+        activation: Activation = Activation::Tanh, Kind::Choice(&["tanh", "relu", "elu", "silu", "gelu"]);
         /// Shares the hidden layers between policy and value function.
         shared_trunk: bool = false, Kind::Bool;
         /// Memory before the hidden layers, of PPO and A2C.

@@ -51,7 +51,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let boxed = ActionSpace::Continuous { low: vec![-2.0, 0.5, -1.0, -0.25, 1.0], high: vec![2.0, 1.0, 3.0, 0.75, 1.5] };
     let open = ActionSpace::Continuous { low: vec![f32::NEG_INFINITY, -0.1], high: vec![f32::INFINITY, 0.1] };
     let relu = NetConfig { activation: Activation::Relu, ..net(&[64]) };
-    let elu = NetConfig { activation: Activation::Elu, ..net(&[64, 24]) };
+    let after = |activation| NetConfig { activation, ..net(&[64, 24]) };
     // Channels that are no multiple of the kernel's lanes.
     let conv = NetConfig { conv: vec![[20, 5, 2], [40, 3, 1]], ..net(&[50]) };
     // Two pictures of 6 x 7 and 8 x 5, with numbers between them.
@@ -87,7 +87,9 @@ pub(crate) fn cases() -> Vec<Case> {
         },
         actor_critic("dense", vector(4), discrete(2, false), &net(&[64, 64])),
         actor_critic("own_critic", vector(4), discrete(2, false), &NetConfig { critic_hidden: Some(vec![9]), ..net(&[32]) }),
-        actor_critic("elu", vector(4), discrete(2, false), &elu),
+        actor_critic("elu", vector(4), discrete(2, false), &after(Activation::Elu)),
+        actor_critic("silu", vector(4), discrete(2, false), &after(Activation::Silu)),
+        actor_critic("gelu", vector(4), discrete(2, false), &after(Activation::Gelu)),
         actor_critic("linear", vector(200), discrete(3, false), &net(&[])),
         actor_critic("long", vector(130), discrete(18, true), &net(&[97, 33])),
         actor_critic("trunk", vector(9), ActionSpace::MultiDiscrete { sizes: vec![3, 1, 5] }, &shared),

@@ -138,6 +138,8 @@ fn activate(layer: &Layer, to: &str) -> String {
         Activation::Tanh => "tanh(chosen, ",
         Activation::Relu => "relu(",
         Activation::Elu => "elu(chosen, ",
+        Activation::Silu => "silu(chosen, ",
+        Activation::Gelu => "gelu(chosen, ",
     };
     format!("    activate_{activation}{to}, {});\n", layer.n_out())
 }
@@ -301,7 +303,8 @@ int {name}_test({name}_memory *memory);
         add(policy.gathers(), include_str!("c/gather.c"));
         add(!input.categories.is_empty() && !policy.gathers(), include_str!("c/one_hot.c"));
         add(policy.all_layers().any(is_conv), include_str!("c/convolve.c"));
-        let powers = activated(Activation::Tanh) || activated(Activation::Elu);
+        let gates = activated(Activation::Silu) || activated(Activation::Gelu);
+        let powers = activated(Activation::Tanh) || activated(Activation::Elu) || gates;
         let remembers = |kind| policy.layers.iter().any(|layer| layer.kind == kind);
         let has_state = policy.state_len() > 0;
         add(powers || has_state, include_str!("c/activations/exponential.c"));
@@ -311,6 +314,9 @@ int {name}_test({name}_memory *memory);
         add(remembers(LayerKind::Lstm), include_str!("c/memory/lstm.c"));
         add(activated(Activation::Relu), include_str!("c/activations/relu.c"));
         add(activated(Activation::Elu), include_str!("c/activations/elu.c"));
+        add(gates, include_str!("c/activations/gated.c"));
+        add(activated(Activation::Silu), include_str!("c/activations/silu.c"));
+        add(activated(Activation::Gelu), include_str!("c/activations/gelu.c"));
         add(clamps, include_str!("c/clamp.c"));
         let scales = input.bytes.is_some() && input.normalize.is_some();
         add(scales || !matches!(head, Head::Values { dueling: false, .. }), include_str!("c/times.c"));

@@ -96,6 +96,8 @@ fn write_layers(body: &mut Bytes, layers: &[Layer]) {
             Activation::Tanh => format::TANH,
             Activation::Relu => format::RELU,
             Activation::Elu => format::ELU,
+            Activation::Silu => format::SILU,
+            Activation::Gelu => format::GELU,
         }]);
         body.u32(layer.n_terms());
         body.u32(layer.bias.len());

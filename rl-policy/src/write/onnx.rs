@@ -260,8 +260,24 @@ fn add_layer(builder: &mut Builder, i: usize, layer: &Layer, features: Features)
         Activation::Tanh => builder.node("Tanh", &[&value], &[]),
         Activation::Relu => builder.node("Relu", &[&value], &[]),
         Activation::Elu => builder.node("Elu", &[&value], &[]),
+        Activation::Silu => gated(builder, &value, &value),
+        Activation::Gelu => {
+            let [a, b] =
+                [("gelu_linear", 1.595_769_2), ("gelu_cubic", 0.071_354_814)].map(|(name, x)| builder.floats(name, &[], [x]));
+            let square = builder.node("Mul", &[&value, &value], &[]);
+            let square = builder.node("Mul", &[&square, &b], &[]);
+            let slope = builder.node("Add", &[&square, &a], &[]);
+            let gate = builder.node("Mul", &[&value, &slope], &[]);
+            gated(builder, &value, &gate)
+        }
     };
     Features { value, dims, are_planes }
+}
+
+/// Multiplies numbers by the logistic function of a gate.
+fn gated(builder: &mut Builder, value: &str, gate: &str) -> Value {
+    let share = builder.node("Sigmoid", &[gate], &[]);
+    builder.node("Mul", &[value, &share], &[])
 }
 
 /// The state of a policy that remembers: vectors (batch, H) of each layer.

@@ -19,9 +19,10 @@ pub(crate) fn policies() -> Vec<Exported> {
     let input = |d: usize| Input { shape: vec![d], frames: 1, bytes: None, normalize: None, categories: vec![] };
     let mut bounds = || [numbers(rng, 2), numbers(rng, 2).iter().map(|x| x + 4.0).collect()];
     let (gaussian, squashed, deterministic) = (bounds(), bounds(), bounds());
-    let hidden = |rng: &mut Rng, d: usize, n: usize, n_out: usize| {
-        vec![layer(rng, dense(d), d, n, Activation::Tanh), layer(rng, dense(n), n, n_out, Activation::Identity)]
+    let activated = |rng: &mut Rng, d: usize, n: usize, n_out: usize, activation| {
+        vec![layer(rng, dense(d), d, n, activation), layer(rng, dense(n), n, n_out, Activation::Identity)]
     };
+    let hidden = |rng: &mut Rng, d: usize, n: usize, n_out: usize| activated(rng, d, n, n_out, Activation::Tanh);
     let convolutions = vec![
         layer(rng, LayerKind::Conv { input: [2, 6, 5], kernel: 2, stride: 1, planes: true }, 8, 4, Activation::Relu),
         layer(rng, LayerKind::Conv { input: [4, 5, 4], kernel: 3, stride: 1, planes: false }, 36, 3, Activation::Relu),
@@ -52,8 +53,13 @@ pub(crate) fn policies() -> Vec<Exported> {
         policy("values", cards, hidden(rng, 14, 3, 3), Head::Values { n: 3, masked: true, dueling: false }),
         policy("dueling", pixels, convolutions, Head::Values { n: 2, masked: false, dueling: true }),
         policy("corner", picture, corner, Head::Values { n: 3, masked: false, dueling: false }),
-        policy("", normalized, hidden(rng, 3, 4, 2), Head::Gaussian { log_std: vec![-1.0, 0.5], bounds: gaussian }),
-        policy("squashed", input(3), hidden(rng, 3, 4, 4), Head::Squashed { bounds: squashed }),
+        policy(
+            "",
+            normalized,
+            activated(rng, 3, 4, 2, Activation::Gelu),
+            Head::Gaussian { log_std: vec![-1.0, 0.5], bounds: gaussian },
+        ),
+        policy("squashed", input(3), activated(rng, 3, 4, 4, Activation::Silu), Head::Squashed { bounds: squashed }),
         policy("gru", input(3), gru, Head::Values { n: 2, masked: false, dueling: false }),
         policy("lstm", input(3), lstm, Head::Categorical { sizes: vec![2], masked: false }),
         robot,

@@ -250,6 +250,7 @@ pub(crate) struct ConvWorkspace {
     obs: Aligned,         // (together, elements)
     hidden: Vec<Aligned>, // every layer's outputs but the last's: of a tile to learn from, of the samples together to act
     features: Aligned,    // (together, F), the last layer's outputs
+    slopes: Vec<Aligned>, // of every layer's outputs in a tile to learn from, if the activation keeps them
     delta: Aligned,       // (together, widest)
     next: Aligned,        // (together, widest)
     grads: Aligned,       // gradient of a tile, at the offsets of the slice's
@@ -310,9 +311,17 @@ impl ConvStage {
         let kept = if learning { TILE } else { self.together };
         let hidden: usize = self.layers[..self.layers.len() - 1].iter().map(|layer| kept * layer.out_len()).sum();
         let widest = self.layers.iter().map(ConvLayer::out_len).max().unwrap_or(0);
+        let slopes: usize =
+            if self.keeps_slopes(learning) { self.layers.iter().map(|layer| TILE * layer.out_len()).sum() } else { 0 };
         hidden
+            + slopes
             + self.together * (self.elements.len() + self.last().out_len() + if learning { 2 * widest } else { 0 })
             + if learning { self.grads.len() } else { 0 }
+    }
+
+    /// True if slopes of the activation are kept.
+    fn keeps_slopes(&self, learning: bool) -> bool {
+        learning && self.activation.keeps_slopes()
     }
 
     /// Allocates buffers to act with or to learn with.
@@ -321,7 +330,9 @@ impl ConvStage {
         let hidden = self.layers[..self.layers.len() - 1].iter().map(|layer| Aligned::zeros(kept * layer.out_len())).collect();
         let widest = self.layers.iter().map(ConvLayer::out_len).max().unwrap_or(0);
         let delta = Aligned::zeros(if learning { self.together * widest } else { 0 });
+        let slopes = |layer: &ConvLayer| Aligned::zeros(if self.keeps_slopes(learning) { TILE * layer.out_len() } else { 0 });
         ConvWorkspace {
+            slopes: self.layers.iter().map(slopes).collect(),
             obs: Aligned::zeros(self.together * self.elements.len()),
             hidden,
             features: Aligned::zeros(self.together * self.last().out_len()),
@@ -403,7 +414,12 @@ impl ConvStage {
                 let bias = &packed[layer.packed_bias..][..out_pad];
                 let size = ProductSize { m: n * n_positions, n: out_pad, k };
                 multiply::<S>(output, Stride(out_pad), a, b, size, Init::Bias(bias));
-                self.activation.apply::<S>(output);
+                let slopes = if self.keeps_slopes(learning) {
+                    &mut workspace.slopes[l][kept * layer.out_len()..][..output.len()]
+                } else {
+                    &mut []
+                };
+                self.activation.apply::<S>(output, slopes);
             }
             let width = self.last().out_len();
             for (s, row) in workspace.features.chunks_exact(width).take(n).enumerate() {
@@ -425,7 +441,7 @@ impl ConvStage {
         workspace: &mut ConvWorkspace,
         grads: &mut [f32],
     ) {
-        let ConvWorkspace { obs, hidden, features: rows, delta, next, grads: tile_grads } = workspace;
+        let ConvWorkspace { obs, hidden, features: rows, slopes, delta, next, grads: tile_grads } = workspace;
         tile_grads.fill(0.0);
         let width = self.last().out_len();
         for first in (0..tile.len()).step_by(self.together) {
@@ -437,7 +453,8 @@ impl ConvStage {
                     read_row(from, first + s, self.first, TILE, row);
                 }
             }
-            self.activation.derive::<S>(&rows[..n * width], delta);
+            let kept = if self.keeps_slopes(true) { &slopes[self.layers.len() - 1][first * width..] } else { &rows[..] };
+            self.activation.derive::<S>(&kept[..n * width], delta);
             for (l, layer) in self.layers.iter().enumerate().rev() {
                 let ConvLayer { shape, in_len, .. } = layer;
                 let (rows, out_pad, k) = (n * shape.n_positions(), pad(shape.n_out), shape.n_terms());
@@ -463,7 +480,8 @@ impl ConvStage {
                             multiply::<S>(onto, layer.positions.offsets(), a, b, size, Init::Add);
                         }
                     }
-                    self.activation.derive::<S>(&input[..n * in_len], dx);
+                    let kept = if self.keeps_slopes(true) { &slopes[l - 1][first * in_len..] } else { input };
+                    self.activation.derive::<S>(&kept[..n * in_len], dx);
                     std::mem::swap(delta, next);
                 }
             }

@@ -13,7 +13,7 @@ use crate::kernel::dense::{Dense, InputRuns};
 use crate::kernel::encoder::categories::Categories;
 use crate::kernel::gemm::{Init, PANEL, Rows, panels};
 use crate::kernel::samples::TILE;
-use crate::network::activation::{Activation, sigmoid};
+use crate::network::activation::{sigmoid, tanh};
 use crate::network::mlp::Linear;
 use crate::network::recurrent::{Cell, Cells, MemoryKind};
 
@@ -145,7 +145,7 @@ impl CellStage {
         for p in 0..panels(self.size) {
             let (all, here) = (part(p, height, rows), part(p, TILE, &(0..m)));
             for (layer, u) in self.hidden.iter().zip(&mut carry.u) {
-                layer.forward::<S>(p, packed, Rows::new(h_before, height, rows.clone()), None, &mut u[here.clone()]);
+                layer.forward::<S>(p, packed, Rows::new(h_before, height, rows.clone()), None, &mut u[here.clone()], &mut []);
             }
             match (&mut gates[..], &carry.u[..]) {
                 ([r, z, n], [u_r, u_z, u_n]) => {
@@ -157,7 +157,7 @@ impl CellStage {
                     let u_n = &u_n[here];
                     inner[all.clone()].copy_from_slice(u_n);
                     n.iter_mut().zip(&*r).zip(u_n).for_each(|((n, r), u)| *n = S::multiply_add(*r, *u, *n));
-                    Activation::Tanh.apply::<S>(n);
+                    tanh::<S>(n);
                     let before = &h_before[all.clone()];
                     for (((h, z), n), before) in h[all].iter_mut().zip(&*z).zip(&*n).zip(before) {
                         *h = S::multiply_add(*z, before - n, *n);
@@ -171,14 +171,14 @@ impl CellStage {
                     sigmoid::<S>(i);
                     sigmoid::<S>(f);
                     sigmoid::<S>(o);
-                    Activation::Tanh.apply::<S>(g);
+                    tanh::<S>(g);
                     let (before, after) = (&c_before[all.clone()], &mut carry.c[here]);
                     for ((((c, before), i), f), g) in after.iter_mut().zip(before).zip(&*i).zip(&*f).zip(&*g) {
                         *c = S::multiply_add(*f, *before, i * g);
                     }
                     let inner = &mut inner[all.clone()];
                     inner.copy_from_slice(after);
-                    Activation::Tanh.apply::<S>(inner);
+                    tanh::<S>(inner);
                     h[all].iter_mut().zip(&*o).zip(&*inner).for_each(|((h, o), c)| *h = o * c);
                 }
                 _ => unreachable!("a cell of three or four gates"),
@@ -330,7 +330,7 @@ impl MemoryStage {
             for (layer, gate) in cell.inputs.iter().zip(&mut trace.gates) {
                 for p in 0..panels(cell.size) {
                     let to = &mut gate[part(p, *height, &rows)];
-                    layer.forward::<S>(p, packed, Rows::new(x, *height, rows.clone()), None, to);
+                    layer.forward::<S>(p, packed, Rows::new(x, *height, rows.clone()), None, to, &mut []);
                 }
             }
         }

@@ -149,7 +149,9 @@ pub(crate) fn measure_bits(study: &Study<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Tabulates the numbers of observations that each target saw; `whole` is all of a preset.
+/// Tabulates the numbers of observations that each target saw of each preset.
+///
+/// `whole` is all of them.
 fn table(targets: &[(String, Vec<usize>)], whole: &str) -> String {
     let mut text =
         String::from("| target | presets | with a million | observations of each | differing |\n|---|---|---|---|---|\n");

@@ -1,10 +1,10 @@
-/* The exponential of z, at most 0, is scale * (1 + p); returns p. Below -20 it is that of -20.
+/* The exponential of z, at most 0, is scale * (1 + p); returns p. Below `low` it is that of `low`.
 
    Inline, so that loops of it are vectorised. */
-NETWORK float power(int chosen, float z, float *scale) {
+NETWORK float power(int chosen, float z, float low, float *scale) {
     float_bits shifted, at;
     float k, r, p;
-    z = z < -20 ? -20 : z;
+    z = z < low ? low : z;
     shifted.number = fused(chosen, z, 1.442695f, 12582912.0f);
     k = shifted.number - 12582912.0f;
     r = fused(chosen, -k, -2.1219444e-4f, fused(chosen, -k, 0.6933594f, z));
