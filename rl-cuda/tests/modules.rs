@@ -17,7 +17,7 @@ use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, Vi
 use rl_envs::{Actions, Dtype, Obs, Purpose, Rng, Spaces, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 24] = [
+const OTHERS: [&str; 25] = [
     "clock",
     "continuous",
     "conv",
@@ -25,6 +25,7 @@ const OTHERS: [&str; 24] = [
     "episodes",
     "few",
     "gae",
+    "gated",
     "gather",
     "hide",
     "learner",
@@ -395,6 +396,7 @@ fn run(device: &Device, module: &str) -> u64 {
         "episodes" => episodes(device, &mut bits),
         "few" => learner::few(device, &mut bits),
         "gae" => gae(device, &mut bits),
+        "gated" => learner::gated(device, &mut bits),
         "gather" => gather(device, &mut bits),
         "hide" => hide(device, &mut bits),
         "learner" | "policy_gradient" | "surrogate" => learner::update(device, &mut bits),

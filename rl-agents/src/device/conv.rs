@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rl_cuda::learner::{self, ConvLayer, ConvShape, MinibatchSlices};
+use rl_cuda::learner::{self, ConvLayer, ConvShape, Gate, MinibatchSlices};
 use rl_cuda::{Buffer, Device, View, ViewMut};
 
 use crate::Error;
@@ -13,9 +13,21 @@ use crate::kernel::net::Net;
 #[derive(Debug)]
 struct DeviceConv {
     conv: ConvLayer,
+    /// Function that its sums pass after the layer.
+    gate: Option<Gate>,
     params: Range<usize>,
     outputs: Buffer<f32>, // (H, F)
+    slopes: Buffer<f32>,  // derivatives of the gate, likewise; empty if there is none, or none to learn with
     deltas: Buffer<f32>,  // gradient of the sums, (H, F)
+}
+
+/// Features of the last convolution, as the way back needs them.
+pub(crate) struct Features<'a> {
+    pub(crate) activation: learner::Activation,
+    /// Derivatives of its gate, if it has one, (H, F).
+    pub(crate) slopes: Option<View<'a, f32>>,
+    /// Gradient of its sums, (H, F).
+    pub(crate) dx: &'a mut Buffer<f32>,
 }
 
 /// All convolutions of a network, in order; none if it has none.
@@ -38,13 +50,14 @@ impl DeviceConvs {
             let allowed = "but on a device the last convolution has a multiple of 16 channels; use --device cpu";
             return Err(Error::Setting { name: "conv", value: format!("of {channels} channels"), allowed });
         }
+        let (activation, gate) = activation(Some(stage.activation));
         let layer = |(l, shape): (usize, &crate::kernel::encoder::conv::ConvShape)| {
             let crate::kernel::encoder::conv::ConvShape { n_in, n_out, kernel, stride, in_size, .. } = *shape;
-            let (activation, together) = (activation(Some(stage.activation))?, stage.together);
-            let planes = l == 0;
+            let (together, planes) = (stage.together, l == 0);
             let conv = ConvLayer::new(device, ConvShape { n_in, n_out, kernel, stride, in_size, planes, activation, together })?;
             let matrix = |needed: bool| Buffer::zeros(device, usize::from(needed) * held * conv.shape().out_len());
-            Ok(DeviceConv { params: shape.weight.start..shape.bias.end, outputs: matrix(true)?, deltas: matrix(learns)?, conv })
+            let (outputs, slopes, deltas) = (matrix(true)?, matrix(learns && gate.is_some())?, matrix(learns)?);
+            Ok(DeviceConv { params: shape.weight.start..shape.bias.end, outputs, slopes, deltas, conv, gate })
         };
         Ok(Self(stage.shapes().enumerate().map(layer).collect::<Result<_, Error>>()?))
     }
@@ -56,7 +69,7 @@ impl DeviceConvs {
 
     /// Bytes of the activations and their gradients.
     pub(crate) fn bytes(&self) -> usize {
-        self.0.iter().flat_map(|conv| [&conv.outputs, &conv.deltas]).map(Buffer::bytes).sum()
+        self.0.iter().flat_map(|conv| [&conv.outputs, &conv.slopes, &conv.deltas]).map(Buffer::bytes).sum()
     }
 
     /// Returns the outputs of the last convolution; without any, the inputs.
@@ -64,15 +77,13 @@ impl DeviceConvs {
         self.0.last().map_or(inputs, |conv| conv.outputs.view())
     }
 
-    /// Returns activation and gradient of the last outputs, if there are any.
-    ///
-    /// Also returns what dense layers read.
-    pub(crate) fn features_mut<'a>(
-        &'a mut self,
-        inputs: &'a Buffer<f32>,
-    ) -> (Option<(learner::Activation, &'a mut Buffer<f32>)>, &'a Buffer<f32>) {
+    /// Returns the features, if there are convolutions, and what dense layers read.
+    pub(crate) fn features_mut<'a>(&'a mut self, inputs: &'a Buffer<f32>) -> (Option<Features<'a>>, &'a Buffer<f32>) {
         match self.0.last_mut() {
-            Some(conv) => (Some((conv.conv.shape().activation, &mut conv.deltas)), &conv.outputs),
+            Some(DeviceConv { conv, gate, outputs, slopes, deltas, .. }) => {
+                let slopes = gate.map(|_| slopes.view());
+                (Some(Features { activation: conv.shape().activation, slopes, dx: deltas }), outputs)
+            }
             None => (None, inputs),
         }
     }
@@ -80,17 +91,21 @@ impl DeviceConvs {
     /// Runs `m` samples forward.
     pub(crate) fn forward(
         &mut self,
-        Queue { stream, .. }: Queue<'_>,
+        Queue { stream, kernels }: Queue<'_>,
         params: &View<'_, f32>,
         m: usize,
         inputs: View<'_, f32>,
     ) -> Result<(), Error> {
         for l in 0..self.0.len() {
             let (before, from_here) = self.0.split_at_mut(l);
-            let DeviceConv { conv, params: range, outputs, .. } = &mut from_here[0];
+            let DeviceConv { conv, gate, params: range, outputs, slopes, .. } = &mut from_here[0];
             let x = before.last().map_or(inputs, |source| source.outputs.view()).slice(0..m * conv.shape().in_len());
             let y = outputs.view_mut().into_slice(0..m * conv.shape().out_len());
             conv.forward(stream, &params.slice(range.clone()), &x, &y)?;
+            if let Some(gate) = gate {
+                let slopes = (!slopes.is_empty()).then(|| slopes.view_mut().into_slice(0..y.len()));
+                kernels.gate(stream, *gate, &y, slopes.as_ref())?;
+            }
         }
         Ok(())
     }
@@ -100,7 +115,7 @@ impl DeviceConvs {
     /// The gradients of the sums of the last convolution have been written.
     pub(crate) fn gradient(
         &mut self,
-        Queue { stream, .. }: Queue<'_>,
+        Queue { stream, kernels }: Queue<'_>,
         params: &View<'_, f32>,
         slices: &MinibatchSlices,
         inputs: &Buffer<f32>,
@@ -112,16 +127,19 @@ impl DeviceConvs {
             let (before, from_here) = self.0.split_at_mut(l);
             let DeviceConv { conv, params: range, deltas, .. } = &from_here[0];
             let (x, dx) = match before.last_mut() {
-                Some(source) => (&source.outputs, Some((source.conv.shape().activation, &mut source.deltas))),
+                Some(DeviceConv { conv, gate, outputs, slopes, deltas, .. }) => {
+                    (&*outputs, Some((conv.shape().activation, gate.map(|_| slopes.view()), deltas)))
+                }
                 None => (inputs, None),
             };
             let of = |len: usize| held.start * len..held.end * len;
             let (n_in, n_out) = (of(conv.shape().in_len()), of(conv.shape().out_len()));
             let (x, dz) = (x.view().slice(n_in.clone()), deltas.view().slice(n_out));
             conv.gradient(stream, slices, &x, &dz, &partial.slice_mut(range.start..len))?;
-            if let Some((activation, dx)) = dx {
-                let weights = &params.slice(range.clone());
-                conv.input_gradient(stream, weights, &dz, activation, &x, &dx.view_mut().into_slice(n_in))?;
+            if let Some((activation, slopes, dx)) = dx {
+                let (weights, dx) = (&params.slice(range.clone()), dx.view_mut().into_slice(n_in.clone()));
+                conv.input_gradient(stream, weights, &dz, activation, &x, &dx)?;
+                slopes.map_or(Ok(()), |slopes| kernels.gate_gradient(stream, &dx, &slopes.slice(n_in)))?;
             }
         }
         Ok(())

@@ -917,6 +917,38 @@ mod tests {
         }
     }
 
+    fn compare_gated(device: &Device) {
+        for (activation, shared_trunk) in [(Activation::Silu, false), (Activation::Gelu, true)] {
+            let net = NetConfig { activation, ..net(&[33, 16], shared_trunk) };
+            compare(device, cartpole(3), &net, &small(), 2);
+            compare(device, cartpole(3), &net, &PpoConfig { micro_batch: 40, ..small() }, 2);
+            let conv = NetConfig { conv: vec![[5, 3, 2], [16, 2, 2]], hidden: vec![8], ..net };
+            let snake = || Collector::new(3, &Snake::default(), &Pool::new(1).unwrap(), 1).unwrap();
+            compare(device, snake, &conv, &PpoConfig { n_epochs: 1, ..small() }, 2);
+            let film = NetConfig { memory: MemoryKind::Gru, memory_size: 7, ..conv };
+            compare_stale(device, snake, &film, &Algorithm::A2c(&A2cConfig { n_steps: 5, ..A2cConfig::default() }), (2, 0));
+        }
+    }
+
+    #[test]
+    fn gates_on_a_device_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        Device::for_tests().iter().for_each(compare_gated);
+        let mistakes = [
+            ["w * fmaf(B, square, A)", "w * (B * square + A)"],
+            ["fmaf(3.0f * B, square, A)", "fmaf(B, square, A)"],
+            ["power * larger", "1.0f - larger"],
+            ["w > 0.0f, larger, smaller", "w >= 0.5f, larger, smaller"],
+            ["w > 0.0f, smaller, larger", "w > 0.0f, larger, smaller"],
+            ["fmaf(y * dw, rest, share)", "y * dw * rest + share"],
+            ["dx[i] * slopes[i]", "dx[i]"],
+        ];
+        let unnoticed = Device::unnoticed("gated.cu", &mistakes, compare_gated);
+        assert!(unnoticed.is_empty(), "{unnoticed:?}");
+    }
+
     #[test]
     fn minibatches_of_any_size_leave_the_cpus_bits() {
         if !has_fma() {
@@ -1176,18 +1208,6 @@ mod tests {
         for device in &Device::for_tests() {
             let error = Ppo::new(policy.clone(), small(), 3, 5).unwrap().on_device(device, shape).err().unwrap().to_string();
             assert!(error.contains("conv is of 12 channels, but on a device"), "{error}");
-        }
-    }
-
-    #[test]
-    fn activations_whose_slopes_are_kept_are_refused_on_a_device() {
-        let collector = Collector::new(3, &CartPole::default(), &Pool::new(1).unwrap(), 1).unwrap();
-        let net = NetConfig { activation: Activation::Gelu, ..net(&[8], true) };
-        let policy = ActorCritic::new(collector.observation_space(), collector.action_space(), &net, 3).unwrap();
-        let shape = collector.rollout(33).unwrap().shape();
-        for device in &Device::for_tests() {
-            let error = Ppo::new(policy.clone(), small(), 3, 5).unwrap().on_device(device, shape).err().unwrap().to_string();
-            assert!(error.contains("activation is gelu, but on a device"), "{error}");
         }
     }
 

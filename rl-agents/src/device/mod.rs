@@ -13,9 +13,9 @@ pub(crate) mod staged;
 pub(crate) mod times;
 
 use rl_cuda::Stream;
-use rl_cuda::learner::{Activation as Code, LearnerKernels};
+use rl_cuda::learner::{Activation as Code, Gate, LearnerKernels};
 
-use crate::{Activation, Error};
+use crate::Activation;
 
 /// Stream on which kernels are enqueued, and the kernels.
 #[derive(Clone, Copy)]
@@ -24,19 +24,14 @@ pub(crate) struct Queue<'a> {
     pub(crate) kernels: &'a LearnerKernels,
 }
 
-/// The kernels' code of an activation.
-///
-/// # Errors
-/// [`Error::Setting`] if they have none.
-fn activation(activation: Option<Activation>) -> Result<Code, Error> {
-    Ok(match activation {
-        None => Code::None,
-        Some(Activation::Tanh) => Code::Tanh,
-        Some(Activation::Relu) => Code::Relu,
-        Some(Activation::Elu) => Code::Elu,
-        Some(kept @ (Activation::Silu | Activation::Gelu)) => {
-            let allowed = "but on a device it is tanh, relu or elu; use --device cpu";
-            return Err(Error::Setting { name: "activation", value: format!("{kept:?}").to_lowercase(), allowed });
-        }
-    })
+/// The kernels' code of an activation, or the gate that replaces it.
+fn activation(activation: Option<Activation>) -> (Code, Option<Gate>) {
+    match activation {
+        None => (Code::None, None),
+        Some(Activation::Tanh) => (Code::Tanh, None),
+        Some(Activation::Relu) => (Code::Relu, None),
+        Some(Activation::Elu) => (Code::Elu, None),
+        Some(Activation::Silu) => (Code::None, Some(Gate::Silu)),
+        Some(Activation::Gelu) => (Code::None, Some(Gate::Gelu)),
+    }
 }

@@ -8,13 +8,13 @@
 use std::ops::Range;
 
 use rl_cuda::learner::{
-    self, DenseLayer, DenseParams, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, SequenceColumns,
+    self, DenseLayer, DenseParams, Gate, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, SequenceColumns,
     SequencePart,
 };
 use rl_cuda::{Buffer, Device, View, ViewMut};
 
 use crate::Error;
-use crate::device::conv::DeviceConvs;
+use crate::device::conv::{DeviceConvs, Features};
 use crate::device::memory::DeviceMemory;
 use crate::device::{Queue, activation};
 use crate::kernel::dense::Dense;
@@ -24,6 +24,8 @@ use crate::kernel::net::{Net, Place};
 #[derive(Clone, Debug)]
 struct DeviceLayer {
     dense: DenseLayer,
+    /// Function that its sums pass after the layer.
+    gate: Option<Gate>,
     params: Range<usize>,
     /// Index of the layer that this layer reads; `None` for the observation.
     source: Option<usize>,
@@ -44,6 +46,10 @@ pub(crate) struct DeviceNet {
     /// Inputs of the first layers, (H, I): one-hot vectors for categories.
     inputs: Buffer<f32>,
     outputs: Buffer<f32>,
+    /// Derivatives of gates, at the places of the outputs.
+    ///
+    /// Empty if there are no gates, or none to learn with.
+    slopes: Buffer<f32>,
     deltas: Buffer<f32>,
     /// Places of every layer's outputs, (H, N), or (M, N) if no other reads it.
     output_places: Vec<Range<usize>>,
@@ -142,15 +148,18 @@ impl DeviceNet {
         let memory = net.memory.as_ref().map(|stage| DeviceMemory::new(device, stage, held, learns)).transpose()?;
         let cell_of = |l: usize| net.chains.iter().find(|chain| chain.layers.contains(&l)).map_or(0, |chain| chain.cell);
         let layer = |(l, (layer, place)): (usize, (&Dense, &Place))| {
-            Ok(DeviceLayer {
-                dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation: activation(place.activation)? },
+            let (activation, gate) = activation(place.activation);
+            DeviceLayer {
+                dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation },
+                gate,
                 params: layer.weight.start..layer.bias.end,
                 source: place.source,
                 cell: cell_of(l),
                 is_read: net.places.iter().any(|reader| reader.source == Some(l)),
-            })
+            }
         };
-        let layers: Vec<_> = net.layers.iter().zip(&net.places).enumerate().map(layer).collect::<Result<_, Error>>()?;
+        let layers: Vec<_> = net.layers.iter().zip(&net.places).enumerate().map(layer).collect();
+        let is_gated = layers.iter().any(|layer| layer.gate.is_some());
         let chains: Vec<_> = net.chains.iter().map(|chain| chain.layers.clone()).collect();
         let len = |layer: &DeviceLayer| if layer.is_read { held } else { m } * layer.dense.n_out;
         let (output_places, n_outputs) = places(layers.iter().map(len));
@@ -164,8 +173,8 @@ impl DeviceNet {
             NarrowLayer { layer: *dense, params: params.start, outputs, deltas }
         };
         let of_chains = chains.iter().map(|chain| chain.clone().map(of).collect()).collect();
-        // Narrow kernels have no gradients of inputs.
-        let is_narrow = starts_at_inputs && purpose != Purpose::Inputs;
+        // Narrow kernels have no gradients of inputs, and no gates.
+        let is_narrow = starts_at_inputs && purpose != Purpose::Inputs && !is_gated;
         let narrow = if is_narrow { NarrowNet::new(device, of_chains)? } else { None };
         if learns && narrow.is_none() {
             (delta_places, n_deltas) = places(layers.iter().map(len));
@@ -178,6 +187,7 @@ impl DeviceNet {
             convs,
             memory,
             outputs: Buffer::zeros(device, n_outputs)?,
+            slopes: Buffer::zeros(device, if is_gated && learns { n_outputs } else { 0 })?,
             deltas: Buffer::zeros(device, n_deltas)?,
             input_deltas: Buffer::zeros(device, if purpose == Purpose::Inputs { held * n_inputs } else { 0 })?,
             output_places,
@@ -202,7 +212,10 @@ impl DeviceNet {
         let of_memory = self.memory.as_ref().map_or(0, DeviceMemory::bytes);
         of_memory
             + self.convs.bytes()
-            + [&self.inputs, &self.outputs, &self.deltas, &self.input_deltas].map(Buffer::bytes).iter().sum::<usize>()
+            + [&self.inputs, &self.outputs, &self.slopes, &self.deltas, &self.input_deltas]
+                .map(Buffer::bytes)
+                .iter()
+                .sum::<usize>()
     }
 
     /// Returns the outputs of a chain for the first `m` samples.
@@ -387,7 +400,7 @@ impl DeviceNet {
     ) -> Result<(), Error> {
         let (of, of_all) = (|len: usize| 0..samples.len() * len, |len: usize| samples.start * len..samples.end * len);
         self.holds = samples.clone();
-        let Self { convs, memory, layers, chains, inputs, outputs, output_places, narrow, learns, .. } = self;
+        let Self { convs, memory, layers, chains, inputs, outputs, slopes, output_places, narrow, learns, .. } = self;
         let inputs = given.unwrap_or_else(|| inputs.view());
         if let Some(narrow) = narrow {
             let x = inputs.slice(of(layers[0].dense.n_in));
@@ -403,7 +416,7 @@ impl DeviceNet {
         let inputs = convs.features(inputs);
         for (_, chain) in chains.iter().enumerate().filter(|(i, _)| Some(*i) != needed.not_chain) {
             for l in chain.clone() {
-                let DeviceLayer { dense, params: range, source, cell, is_read } = &layers[l];
+                let DeviceLayer { dense, gate, params: range, source, cell, is_read } = &layers[l];
                 // A layer reads one before it.
                 let (before, from_here) = outputs.view_mut().split_at(output_places[l].start);
                 let before = before.into_view();
@@ -415,6 +428,10 @@ impl DeviceNet {
                 let x = x.slice(of(dense.n_in));
                 let y = from_here.into_slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
                 kernels.forward(stream, DenseParams { layer: *dense, params: params.slice(range.clone()) }, &x, &y)?;
+                if let Some(gate) = gate {
+                    let slopes = learns.then(|| slopes.view_mut().into_slice(first(&output_places[l], y.len())));
+                    kernels.gate(stream, *gate, &y, slopes.as_ref())?;
+                }
             }
         }
         Ok(())
@@ -445,13 +462,15 @@ impl DeviceNet {
         let of = |len: usize| held * len..(held + samples.len()) * len;
         let Self { convs, memory, inputs, held: held_len, .. } = self;
         if let (Some(memory), Some(columns)) = (memory, columns) {
-            let (mut features, inputs_of_dense) = convs.features_mut(inputs);
+            let (features, inputs_of_dense) = convs.features_mut(inputs);
             memory.back(queue, params, columns)?;
             let n_in = of(inputs_of_dense.len() / *held_len);
             let x = inputs_of_dense.view().slice(n_in.clone());
             memory.gradient(queue, columns, &x, partial)?;
-            if let Some((activation, dx)) = &mut features {
-                memory.input_gradient(queue, params, columns, *activation, &x, &dx.view_mut().into_slice(n_in))?;
+            if let Some(Features { activation, slopes, dx }) = features {
+                let dx = dx.view_mut().into_slice(n_in.clone());
+                memory.input_gradient(queue, params, columns, activation, &x, &dx)?;
+                slopes.map_or(Ok(()), |slopes| kernels.gate_gradient(stream, &dx, &slopes.slice(n_in)))?;
             }
         }
         convs.gradient(queue, params, slices, inputs, held..held + samples.len(), partial)
@@ -470,10 +489,11 @@ impl DeviceNet {
         let held = samples.start - self.holds.start;
         let of = |len: usize| held * len..(held + samples.len()) * len;
         let of_all = |len: usize| samples.start * len..samples.end * len;
-        let Self { convs, memory, layers, chains, inputs, outputs, deltas, input_deltas, output_places, delta_places, .. } = self;
+        let Self { convs, memory, layers, chains, inputs, outputs, slopes, deltas, .. } = self;
+        let Self { input_deltas, output_places, delta_places, .. } = self;
         let (mut features, inputs_of_dense) = convs.features_mut(inputs);
         for l in chains.iter().rev().flat_map(|chain| chain.clone().rev()) {
-            let DeviceLayer { dense, params: range, source, cell, is_read } = &layers[l];
+            let DeviceLayer { dense, params: range, source, cell, is_read, .. } = &layers[l];
             let outputs = |source: usize| outputs.view().slice(output_places[source].clone());
             let mut of_cell = memory.as_mut().map(|memory| memory.outputs_and_gradients(*cell, held, samples.len()));
             let x = match (source, &of_cell) {
@@ -487,15 +507,19 @@ impl DeviceNet {
                 let len = partial.len();
                 kernels.gradient(stream, *dense, slices, &x, &dz, &partial.slice_mut(range.start..len))?;
             }
-            let (activation, dx) = match (*source, of_cell.take(), &mut features) {
+            let (activation, slopes, dx) = match (*source, of_cell.take(), &mut features) {
                 (Some(source), ..) => {
                     let dx = before.into_slice(delta_places[source].clone());
-                    (layers[source].dense.activation, dx.into_slice(of(dense.n_in)))
+                    let DeviceLayer { dense: DenseLayer { activation, .. }, gate, .. } = layers[source];
+                    let slopes = gate.map(|_| slopes.view().slice(output_places[source].clone()));
+                    (activation, slopes, dx.into_slice(of(dense.n_in)))
                 }
-                (None, Some((_, dx)), _) => (learner::Activation::None, dx),
-                (None, None, Some((activation, dx))) => (*activation, dx.view_mut().into_slice(of(dense.n_in))),
+                (None, Some((_, dx)), _) => (learner::Activation::None, None, dx),
+                (None, None, Some(Features { activation, slopes, dx })) => {
+                    (*activation, *slopes, dx.view_mut().into_slice(of(dense.n_in)))
+                }
                 (None, None, None) if input_deltas.is_empty() => continue,
-                (None, None, None) => (learner::Activation::None, input_deltas.view_mut().into_slice(of(dense.n_in))),
+                (None, None, None) => (learner::Activation::None, None, input_deltas.view_mut().into_slice(of(dense.n_in))),
             };
             // The layers that read one layer add up, the last one first; the derivative follows the first one.
             let reads = |&reader: &usize| layers[reader].source == *source && (source.is_some() || layers[reader].cell == *cell);
@@ -505,6 +529,9 @@ impl DeviceNet {
             let add = last.is_some_and(|last| last != l);
             let layer = DenseParams { layer: *dense, params: params.slice(range.clone()) };
             kernels.input_gradient(stream, layer, &dz, derive, add, &dx)?;
+            if let Some(slopes) = slopes.filter(|_| first == Some(l)) {
+                kernels.gate_gradient(stream, &dx, &slopes.slice(of(dense.n_in)))?;
+            }
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ crate::settings! {
         critic_hidden: Option<Vec<usize>> = None, Kind::Sizes;
         /// Activation after each hidden layer.
         ///
-        /// silu and gelu, which is approximated with tanh, learn on the CPU only.
+        /// gelu is approximated with tanh.
         activation: Activation = Activation::Tanh, Kind::Choice(&["tanh", "relu", "elu", "silu", "gelu"]);
         /// Shares the hidden layers between policy and value function.
         shared_trunk: bool = false, Kind::Bool;

@@ -26,16 +26,16 @@ __device__ inline f32 quotient(f32 a, f32 b) {
 #endif
 }
 
-// exp(z) = scale (1 + p), for z of at most 0; below -20 that of -20.
+// exp(z) = scale (1 + p), for z of at most 0; below low that of low.
 struct Exponential {
     f32 scale, p;
 };
 
-__device__ inline Exponential exponential(f32 z) {
+__device__ inline Exponential exponential(f32 z, f32 low = -20.0f) {
     const f32 LOG2_E = 1.44269504088896340736f;
     const f32 LN_2_A = 0.6933594f;
     const f32 LN_2_B = -2.1219444e-4f;
-    z = math::select(z < -20.0f, -20.0f, z);
+    z = math::select(z < low, low, z);
     f32 shifted = fmaf(z, LOG2_E, math::ROUND);
     f32 k = shifted - math::ROUND;
     f32 r = fmaf(-k, LN_2_B, fmaf(-k, LN_2_A, z));

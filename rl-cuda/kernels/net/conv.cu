@@ -194,6 +194,6 @@ extern "C" __global__ void conv_input_gradient(const f32* weight, const f32* dz,
             }
         }
     }
-    dx[i] = derive(shape.activation, y[i], total);
+    dx[i] = shape.activation == ACTIVATION_NONE ? total : derive(shape.activation, y[i], total);
 }
 HOST_KERNEL(conv_input_gradient)

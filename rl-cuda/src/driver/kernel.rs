@@ -164,7 +164,7 @@ mod tests {
     use crate::elementary::{self, Function};
     use crate::learner::{
         ActionDistribution, Activation, CellBuffers, CellKind, CellState, ClippedNoise, ContinuousKernels, ConvLayer, ConvShape,
-        DenseLayer, DenseParams, Entropy, Episodes, EpochOrder, HeadSizes, JudgedSamples, LearnerKernels, LearnerState,
+        DenseLayer, DenseParams, Entropy, Episodes, EpochOrder, Gate, HeadSizes, JudgedSamples, LearnerKernels, LearnerState,
         LossColumns, LossHeads, MemoryKernels, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples,
         NextColumns, Noise, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, SequenceColumns, SequencePart,
         SquashedColumns, TD_TERMS, TdColumns, TemperatureStep, Terms, ValueGradients, Values,
@@ -250,6 +250,8 @@ mod tests {
         // Few outputs, few samples, and many.
         [(1, 1, 1), (1, 9, 9), (8192, 12, 64)].into_iter().try_for_each(|sizes| launch_dense(&kernels, stream, sizes))?;
         kernels.sum_gradients(stream, &slices, &floats.view(), &others.view_mut())?;
+        kernels.gate(stream, Gate::Silu, &floats.view_mut(), Some(&others.view_mut()))?;
+        kernels.gate_gradient(stream, &floats.view_mut(), &others.view())?;
         let activation = Activation::Tanh;
         let shape =
             ConvShape { n_in: 1, n_out: 1, kernel: 1, stride: 1, in_size: [1, 1], planes: false, activation, together: 1 };

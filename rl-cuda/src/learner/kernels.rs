@@ -84,6 +84,8 @@ pub struct LearnerKernels {
     pub(super) few: LayerKernels,
     pub(super) bias_gradient: Kernel,
     pub(super) sum_gradients: Kernel,
+    /// Forward and backward.
+    pub(super) gated: [Kernel; 2],
     pub(super) narrow_forward: Kernel,
     pub(super) narrow_forward_many: Kernel,
     pub(super) narrow_gradient: Kernel,
@@ -135,6 +137,7 @@ impl LearnerKernels {
             few: layer("few")?,
             bias_gradient: kernel("dense", "bias_gradient")?,
             sum_gradients: kernel("dense", "sum_gradients")?,
+            gated: [kernel("gated", "forward")?, kernel("gated", "backward")?],
             narrow_forward: kernel("narrow", "forward")?,
             narrow_forward_many: kernel("narrow", "forward_many")?,
             narrow_gradient: kernel("narrow", "gradient")?,

@@ -9,6 +9,7 @@ mod conv;
 mod corners;
 mod dense;
 mod episodes;
+mod gated;
 mod kernels;
 mod layer;
 mod loss;
@@ -22,6 +23,7 @@ mod state;
 
 pub use conv::{ConvLayer, ConvShape};
 pub use episodes::Episodes;
+pub use gated::Gate;
 pub use kernels::{EpochOrder, LearnerKernels, OneHotInputs, Terms};
 pub use layer::{Activation, DenseLayer, DenseParams};
 pub use loss::{ActionDistribution, HeadSizes, KL_PART, LossColumns, LossHeads, Objective, PARTS};

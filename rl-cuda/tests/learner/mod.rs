@@ -6,9 +6,10 @@ use std::hash::Hash;
 
 use rl_cuda::learner::{
     ActionDistribution, Activation, ClippedNoise, ContinuousKernels, ConvLayer, ConvShape, DenseLayer, DenseParams, Entropy,
-    EpochOrder, HeadSizes, JudgedSamples, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads, MinibatchSlices,
-    NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Noise, Objective, OffPolicyKernels, PARTS,
-    QLearningKernels, SquashedColumns, TD_TERMS, TdColumns, TemperatureStep, Terms, UpdateSettings, ValueGradients, Values,
+    EpochOrder, Gate, HeadSizes, JudgedSamples, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads,
+    MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Noise, Objective, OffPolicyKernels,
+    PARTS, QLearningKernels, SquashedColumns, TD_TERMS, TdColumns, TemperatureStep, Terms, UpdateSettings, ValueGradients,
+    Values,
 };
 use rl_cuda::targets::Steps;
 use rl_cuda::{Buffer, Device};
@@ -83,6 +84,22 @@ pub(crate) fn wide(device: &Device, bits: &mut Bits<'_>) {
     // Blocks enough for the large kernels: of several tiles for each slice; of rounds of 32 terms and a rest; of a rest alone.
     let sizes = [(3400, 132, 68), (4100, 100, 132), (8300, 12, 60)];
     layers(device, bits, &sizes, &[Activation::Tanh], 16);
+}
+
+pub(crate) fn gated(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(16));
+    for gate in [Gate::Silu, Gate::Gelu] {
+        for n in [1, 129, 3000] {
+            let numbers: Vec<f32> = source.floats(n).iter().map(|x| 6.0 * x).collect();
+            let [mut x, mut alone, mut dx] = [(); 3].map(|()| upload(device, &numbers));
+            let mut slopes = Buffer::zeros(device, n).unwrap();
+            kernels.gate(&stream, gate, &x.view_mut(), Some(&slopes.view_mut())).unwrap();
+            kernels.gate(&stream, gate, &alone.view_mut(), None).unwrap();
+            kernels.gate_gradient(&stream, &dx.view_mut(), &slopes.view()).unwrap();
+            stream.synchronize().unwrap();
+            [&x, &alone, &slopes, &dx].into_iter().for_each(|numbers| bits.floats(&numbers.view()));
+        }
+    }
 }
 
 pub(crate) fn narrow(device: &Device, bits: &mut Bits<'_>) {

@@ -419,7 +419,11 @@ mod tests {
     }
 
     fn net(hidden: &[usize], critic_hidden: Option<&[usize]>) -> NetConfig {
-        let activation = if hidden.len() == 1 { Activation::Relu } else { Activation::Tanh };
+        let activation = match hidden {
+            [_] => Activation::Relu,
+            [9, 5] => Activation::Gelu,
+            _ => Activation::Tanh,
+        };
         NetConfig { hidden: hidden.into(), critic_hidden: critic_hidden.map(Into::into), activation, ..NetConfig::default() }
     }
 

@@ -289,7 +289,11 @@ mod tests {
         let pool = Pool::new(2).unwrap();
         let collector = || Collector::new(5, env, &pool, 1).unwrap();
         let (mut here, mut there) = (collector(), collector());
-        let activation = if hidden.len() == 1 { Activation::Relu } else { Activation::Tanh };
+        let activation = match hidden {
+            [_] => Activation::Relu,
+            [9, 5] => Activation::Silu,
+            _ => Activation::Tanh,
+        };
         let net = NetConfig { hidden: hidden.into(), activation, ..NetConfig::default() };
         let mut cpu = agent(&here, &net, config);
         let mut gpu = agent(&there, &net, config).on_device(device).unwrap();

@@ -136,7 +136,7 @@ fn activations_agree_on_any_number() {
             let mut x: Vec<f32> = (0..60).map(|_| bench.any()).collect();
             if round == 0 {
                 let near = |end: f32| (0..5).map(move |i| f32::from_bits((end.to_bits() + i).saturating_sub(2)));
-                x.extend([0.0, 0.55, 1.0, 10.0, 20.0].into_iter().flat_map(near).flat_map(|x| [x, -x]));
+                x.extend([0.0, 0.55, 1.0, 10.0, 20.0, 86.0].into_iter().flat_map(near).flat_map(|x| [x, -x]));
                 x.extend(TANH.into_iter().flat_map(|x| [x, -x]));
             }
             // y = f(x) in each of the 8 rows and 4 columns of a thread.
@@ -160,6 +160,14 @@ fn activations_agree_on_any_number() {
                 let layer = ConvLayer::new(device, shape).unwrap();
                 layer.forward(&bench.stream, &params.view(), &rows.view(), &y.view_mut()).unwrap();
                 bench.digest.floats(&bench.stream, &y);
+            }
+            for gate in [Gate::Silu, Gate::Gelu] {
+                let [mut y, mut alone, mut dx] = [(); 3].map(|()| bench.upload(&x));
+                let mut slopes = bench.zeros(x.len());
+                bench.kernels.gate(&bench.stream, gate, &y.view_mut(), Some(&slopes.view_mut())).unwrap();
+                bench.kernels.gate(&bench.stream, gate, &alone.view_mut(), None).unwrap();
+                bench.kernels.gate_gradient(&bench.stream, &dx.view_mut(), &slopes.view()).unwrap();
+                [&y, &alone, &slopes, &dx].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
             }
         }
         bench.digest
