@@ -17,8 +17,9 @@ use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, Vi
 use rl_envs::{Actions, Dtype, Obs, Purpose, Rng, Spaces, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 25] = [
+const OTHERS: [&str; 26] = [
     "clock",
+    "columns",
     "continuous",
     "conv",
     "dense",
@@ -390,6 +391,7 @@ fn run(device: &Device, module: &str) -> u64 {
     let mut bits = Bits { device, hash: Fnv(0xcbf2_9ce4_8422_2325) };
     match module {
         "clock" => clock(device, &mut bits),
+        "columns" => learner::columns(device, &mut bits),
         "continuous" => learner::continuous(device, &mut bits),
         "conv" => learner::conv(device, &mut bits),
         "dense" => learner::dense(device, &mut bits),

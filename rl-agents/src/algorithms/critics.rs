@@ -10,7 +10,6 @@ use rl_envs::{ActionSpace, Dtype, Pool, Space};
 
 use crate::agent::Divergence;
 use crate::algorithms::replayed::{Experience, follow, optimizer, step, tensors};
-use crate::device::descent::unsupported;
 use crate::device::replayed::actor_critics::DeviceActorCritics;
 use crate::device::replayed::critics::DeviceCritics;
 use crate::device::replayed::minibatches::Repeated;
@@ -32,8 +31,8 @@ pub(crate) struct Critics {
     scale: f32,
     /// Factor that bytes of observations are multiplied by.
     obs_scale: f32,
-    /// Kind of the observations, if critics on a device cannot read it.
-    unfit: Option<&'static str>,
+    /// True if observations are bytes.
+    reads_bytes: bool,
     rows: Vec<f32>,                // (B, D + A)
     pub(crate) q: Vec<f32>,        // (B)
     pub(crate) targets: Vec<f32>,  // (B)
@@ -70,11 +69,7 @@ impl Critics {
             online,
             scale,
             obs_scale: obs.scale(),
-            unfit: match obs.dtype() {
-                _ if !net.conv.is_empty() => Some("pictures"),
-                Dtype::U8 => Some("bytes"),
-                Dtype::F32 => (!obs.categories().is_empty()).then_some("categories"),
-            },
+            reads_bytes: obs.dtype() == Dtype::U8,
             rows: vec![0.0; b * (obs.len() + actions.len())],
             q: vec![0.0; b],
             targets: vec![0.0; b],
@@ -201,12 +196,10 @@ impl Critics {
     /// `bounds` are the middle and half of the range of each dimension of an action.
     ///
     /// # Errors
-    /// Errors of [`DeviceCritics::new`]; [`Error::Setting`] for observations that are no plain numbers.
+    /// Errors of [`DeviceCritics::new`].
     pub(crate) fn on_device(&self, device: &rl_cuda::Device, bounds: &[[f32; 2]]) -> Result<DeviceCritics, Error> {
-        if let Some(unfit) = self.unfit {
-            return Err(unsupported("the kind of the observations", unfit.into()));
-        }
-        DeviceCritics::new(device, &self.online, self.scale, bounds, self.q.len())
+        let scale_of_bytes = self.reads_bytes.then_some(self.obs_scale);
+        DeviceCritics::new(device, &self.online, self.scale, scale_of_bytes, bounds, self.q.len())
     }
 
     /// Critics and targets.

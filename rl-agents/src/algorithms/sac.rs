@@ -541,23 +541,6 @@ mod tests {
     }
 
     #[test]
-    fn a_device_refuses_what_its_critics_cannot_read() {
-        for device in rl_cuda::Device::for_tests() {
-            let refused = |agent: (Sac, Collector)| agent.0.on_device(&device).err().map(|error| error.to_string());
-            let conv = [[16, 2, 1]];
-            let of = [
-                refused(agent_in(&Gaze::<f32>::default(), config(), LearnerKind::Fused, &[5], &conv)),
-                refused(agent_in(&Gaze::<f32>::default(), config(), LearnerKind::Fused, &[5], &[])),
-                refused(agent_in(&Gaze::<u8>::default(), config(), LearnerKind::Fused, &[5], &conv)),
-                refused(agent_in(&Gaze::<u8>::default(), config(), LearnerKind::Fused, &[5], &[])),
-            ];
-            let expected = ["pictures", "categories", "pictures", "bytes"];
-            let names = |(text, kind): (&Option<String>, &str)| text.as_ref().is_some_and(|text| text.contains(kind));
-            assert!(of.iter().zip(expected).all(names), "{of:?}");
-        }
-    }
-
-    #[test]
     fn gradients_with_respect_to_actions_equal_finite_differences() {
         let (agent, _) = agent(config(), LearnerKind::Fused, &[9, 5]);
         let (n, rows) = (40, (0..40 * 4).map(|i| ((i * 37 % 101) as f32 - 50.0) / 60.0).collect::<Vec<f32>>());

@@ -1,13 +1,13 @@
-//! Convolutions on a device: a chain before the dense layers or the memory.
+//! Convolutions of a picture on a device.
 
 use std::ops::Range;
 
-use rl_cuda::learner::{self, ConvLayer, ConvShape, Gate, MinibatchSlices};
+use rl_cuda::learner::{self, ConvLayer, ConvShape, Gate, MatrixColumns, MinibatchSlices};
 use rl_cuda::{Buffer, Device, View, ViewMut};
 
 use crate::Error;
 use crate::device::{Queue, activation};
-use crate::kernel::net::Net;
+use crate::kernel::encoder::conv;
 
 /// A convolution, with its place among the parameters.
 #[derive(Debug)]
@@ -30,29 +30,24 @@ pub(crate) struct Features<'a> {
     pub(crate) dx: &'a mut Buffer<f32>,
 }
 
-/// All convolutions of a network, in order; none if it has none.
+/// All convolutions of a picture, in order.
 #[derive(Debug)]
 pub(crate) struct DeviceConvs(Vec<DeviceConv>);
 
 impl DeviceConvs {
-    /// Allocates the convolutions of a network, for `held` samples.
+    /// Allocates convolutions for `held` samples.
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for them; [`Error::Device`].
-    pub(crate) fn new(device: &Device, net: &Net, held: usize, learns: bool) -> Result<Self, Error> {
-        let Some(encoder) = &net.encoder else { return Ok(Self(Vec::new())) };
-        let Some(stage) = encoder.only_conv() else {
-            let allowed = "but on a device a picture is the whole observation; use --device cpu";
-            return Err(Error::Setting { name: "conv", value: "of a part of the observation".into(), allowed });
-        };
+    pub(crate) fn new(device: &Device, stage: &conv::ConvStage, held: usize, learns: bool) -> Result<Self, Error> {
         let [_, channels, padded] = stage.features();
         if channels != padded {
             let allowed = "but on a device the last convolution has a multiple of 16 channels; use --device cpu";
             return Err(Error::Setting { name: "conv", value: format!("of {channels} channels"), allowed });
         }
         let (activation, gate) = activation(Some(stage.activation));
-        let layer = |(l, shape): (usize, &crate::kernel::encoder::conv::ConvShape)| {
-            let crate::kernel::encoder::conv::ConvShape { n_in, n_out, kernel, stride, in_size, .. } = *shape;
+        let layer = |(l, shape): (usize, &conv::ConvShape)| {
+            let conv::ConvShape { n_in, n_out, kernel, stride, in_size, .. } = *shape;
             let (together, planes) = (stage.together, l == 0);
             let conv = ConvLayer::new(device, ConvShape { n_in, n_out, kernel, stride, in_size, planes, activation, together })?;
             let matrix = |needed: bool| Buffer::zeros(device, usize::from(needed) * held * conv.shape().out_len());
@@ -62,9 +57,18 @@ impl DeviceConvs {
         Ok(Self(stage.shapes().enumerate().map(layer).collect::<Result<_, Error>>()?))
     }
 
-    /// Returns the number of inputs of a sample; `None` without convolutions.
-    pub(crate) fn n_inputs(&self) -> Option<usize> {
-        self.0.first().map(|first| first.conv.shape().in_len())
+    /// Returns the number of inputs of a sample.
+    pub(crate) fn n_inputs(&self) -> usize {
+        self.0[0].conv.shape().in_len()
+    }
+
+    fn last(&self) -> &DeviceConv {
+        &self.0[self.0.len() - 1]
+    }
+
+    /// Returns the number of features of a sample.
+    pub(crate) fn n_outputs(&self) -> usize {
+        self.last().conv.shape().out_len()
     }
 
     /// Bytes of the activations and their gradients.
@@ -72,20 +76,34 @@ impl DeviceConvs {
         self.0.iter().flat_map(|conv| [&conv.outputs, &conv.slopes, &conv.deltas]).map(Buffer::bytes).sum()
     }
 
-    /// Returns the outputs of the last convolution; without any, the inputs.
-    pub(crate) fn features<'a>(&'a self, inputs: View<'a, f32>) -> View<'a, f32> {
-        self.0.last().map_or(inputs, |conv| conv.outputs.view())
+    /// Returns the features (H, F).
+    pub(crate) fn outputs(&self) -> View<'_, f32> {
+        self.last().outputs.view()
     }
 
-    /// Returns the features, if there are convolutions, and what dense layers read.
-    pub(crate) fn features_mut<'a>(&'a mut self, inputs: &'a Buffer<f32>) -> (Option<Features<'a>>, &'a Buffer<f32>) {
-        match self.0.last_mut() {
-            Some(DeviceConv { conv, gate, outputs, slopes, deltas, .. }) => {
-                let slopes = gate.map(|_| slopes.view());
-                (Some(Features { activation: conv.shape().activation, slopes, dx: deltas }), outputs)
-            }
-            None => (None, inputs),
-        }
+    /// Returns the features, and what the way back needs of them.
+    pub(crate) fn features_mut(&mut self) -> (&Buffer<f32>, Features<'_>) {
+        let last = self.0.len() - 1;
+        let DeviceConv { conv, gate, outputs, slopes, deltas, .. } = &mut self.0[last];
+        let slopes = gate.map(|_| slopes.view());
+        (outputs, Features { activation: conv.shape().activation, slopes, dx: deltas })
+    }
+
+    /// Writes the gradients of the sums of the samples `held`.
+    ///
+    /// Those of their features are columns.
+    pub(crate) fn take_gradient(
+        &mut self,
+        Queue { stream, kernels }: Queue<'_>,
+        from: &MatrixColumns<View<'_, f32>>,
+        held: Range<usize>,
+    ) -> Result<(), Error> {
+        let n = self.n_outputs();
+        let rows = held.start * n..held.end * n;
+        let (outputs, Features { activation, slopes, dx }) = self.features_mut();
+        let dz = dx.view_mut().into_slice(rows.clone());
+        kernels.derive_columns(stream, from, activation, &outputs.view().slice(rows.clone()), &dz)?;
+        Ok(slopes.map_or(Ok(()), |slopes| kernels.gate_gradient(stream, &dz, &slopes.slice(rows)))?)
     }
 
     /// Runs `m` samples forward.

@@ -795,7 +795,7 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
-    use crate::fixture::{Choices, bits, has_fma};
+    use crate::fixture::{Choices, Gaze, bits, has_fma};
     use crate::{A2c, A2cConfig, Activation, Agent, Collector, MemoryKind, NetConfig, Ppo, PpoConfig, Schedule};
     use rl_envs::{Pool, cartpole::CartPole, pendulum::Pendulum, repeat_first::RepeatFirst, snake::Snake};
 
@@ -946,6 +946,36 @@ mod tests {
             ["dx[i] * slopes[i]", "dx[i]"],
         ];
         let unnoticed = Device::unnoticed("gated.cu", &mistakes, compare_gated);
+        assert!(unnoticed.is_empty(), "{unnoticed:?}");
+    }
+
+    fn compare_parts(device: &Device) {
+        let gaze = || Collector::new(5, &Gaze::<f32>::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        let ppo = PpoConfig { n_steps: 39, batch_size: 195, n_epochs: 1, ..PpoConfig::default() };
+        for (conv, activation, shared_trunk) in
+            [(vec![[16, 2, 1]], Activation::Tanh, true), (vec![[5, 2, 1], [16, 2, 1]], Activation::Silu, false)]
+        {
+            let net = NetConfig { conv, activation, normalize_obs: shared_trunk, ..net(&[9], shared_trunk) };
+            compare(device, gaze, &net, &ppo, 2);
+            compare(device, gaze, &net, &PpoConfig { micro_batch: 40, ..ppo.clone() }, 2);
+            let film = NetConfig { memory: MemoryKind::Lstm, memory_size: 7, ..net };
+            compare_stale(device, gaze, &film, &Algorithm::A2c(&A2cConfig { n_steps: 5, ..A2cConfig::default() }), (2, 0));
+        }
+    }
+
+    #[test]
+    fn parts_on_a_device_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        Device::for_tests().iter().for_each(compare_parts);
+        let mistakes = [
+            ["to[row * to_width + to_first + column]", "to[row * to_width + column]"],
+            ["from[row * from_width + from_first + column]", "from[row * from_width + column]"],
+            ["from_width + from_first + i % len", "from_width + i % len"],
+            ["derive(activation, y[i], dy)", "dy"],
+        ];
+        let unnoticed = Device::unnoticed("columns.cu", &mistakes, compare_parts);
         assert!(unnoticed.is_empty(), "{unnoticed:?}");
     }
 

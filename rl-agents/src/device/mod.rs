@@ -7,6 +7,7 @@ pub(crate) mod graph;
 pub(crate) mod memory;
 pub(crate) mod net;
 pub(crate) mod normalize;
+pub(crate) mod parts;
 pub(crate) mod replayed;
 pub(crate) mod share;
 pub(crate) mod staged;

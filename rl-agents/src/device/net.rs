@@ -14,8 +14,9 @@ use rl_cuda::learner::{
 use rl_cuda::{Buffer, Device, View, ViewMut};
 
 use crate::Error;
-use crate::device::conv::{DeviceConvs, Features};
+use crate::device::conv::Features;
 use crate::device::memory::DeviceMemory;
+use crate::device::parts::DeviceEncoder;
 use crate::device::{Queue, activation};
 use crate::kernel::dense::Dense;
 use crate::kernel::net::{Net, Place};
@@ -38,7 +39,7 @@ struct DeviceLayer {
 /// Layers with their activations for a minibatch, in device memory.
 #[derive(Debug)]
 pub(crate) struct DeviceNet {
-    convs: DeviceConvs,
+    encoder: DeviceEncoder,
     memory: Option<DeviceMemory>,
     layers: Vec<DeviceLayer>,
     /// Layers of each chain.
@@ -132,9 +133,9 @@ impl DeviceNet {
         Self::with(device, net, held, m, if learns { Purpose::Learns } else { Purpose::Acts })
     }
 
-    /// Allocates memory for gradients of the inputs of `m` samples.
+    /// Allocates memory for gradients of what dense layers read of `m` samples.
     ///
-    /// The network has neither convolutions nor memory.
+    /// The network has no memory.
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the network; [`Error::Device`].
@@ -144,7 +145,7 @@ impl DeviceNet {
 
     fn with(device: &Device, net: &Net, held: usize, m: usize, purpose: Purpose) -> Result<Self, Error> {
         let learns = purpose != Purpose::Acts;
-        let convs = DeviceConvs::new(device, net, held, learns)?;
+        let encoder = DeviceEncoder::new(device, net, held, [purpose == Purpose::Learns, learns])?;
         let memory = net.memory.as_ref().map(|stage| DeviceMemory::new(device, stage, held, learns)).transpose()?;
         let cell_of = |l: usize| net.chains.iter().find(|chain| chain.layers.contains(&l)).map_or(0, |chain| chain.cell);
         let layer = |(l, (layer, place)): (usize, (&Dense, &Place))| {
@@ -166,7 +167,7 @@ impl DeviceNet {
         let of_heads = |layer: &DeviceLayer| if learns && !layer.is_read { len(layer) } else { 0 };
         let (mut delta_places, mut n_deltas) = places(layers.iter().map(of_heads));
         let starts_at_inputs =
-            convs.n_inputs().is_none() && memory.is_none() && net.chains.iter().all(|chain| chain.from.is_none());
+            encoder.n_inputs().is_none() && memory.is_none() && net.chains.iter().all(|chain| chain.from.is_none());
         let of = |l: usize| {
             let DeviceLayer { dense, params, .. } = &layers[l];
             let [outputs, deltas] = [&output_places[l], &delta_places[l]].map(|place| place.start);
@@ -181,15 +182,16 @@ impl DeviceNet {
         }
         let gates = net.memory.as_ref().and_then(|stage| stage.cells().next());
         let first_dense = gates.map_or(net.layers[0].n_in, |(_, inputs, _)| inputs[0].n_in);
-        let n_inputs = convs.n_inputs().unwrap_or(first_dense);
+        let n_inputs = encoder.n_inputs().unwrap_or(first_dense);
+        let n_input_deltas = if purpose == Purpose::Inputs && encoder.n_inputs().is_none() { held * n_inputs } else { 0 };
         Ok(Self {
             inputs: Buffer::zeros(device, held * n_inputs)?,
-            convs,
+            encoder,
             memory,
             outputs: Buffer::zeros(device, n_outputs)?,
             slopes: Buffer::zeros(device, if is_gated && learns { n_outputs } else { 0 })?,
             deltas: Buffer::zeros(device, n_deltas)?,
-            input_deltas: Buffer::zeros(device, if purpose == Purpose::Inputs { held * n_inputs } else { 0 })?,
+            input_deltas: Buffer::zeros(device, n_input_deltas)?,
             output_places,
             delta_places,
             narrow,
@@ -211,7 +213,7 @@ impl DeviceNet {
     pub(crate) fn bytes(&self) -> usize {
         let of_memory = self.memory.as_ref().map_or(0, DeviceMemory::bytes);
         of_memory
-            + self.convs.bytes()
+            + self.encoder.bytes()
             + [&self.inputs, &self.outputs, &self.slopes, &self.deltas, &self.input_deltas]
                 .map(Buffer::bytes)
                 .iter()
@@ -234,12 +236,13 @@ impl DeviceNet {
         (self.outputs.view().slice(outputs), self.deltas.view_mut().into_slice(deltas))
     }
 
-    /// Returns the gradients of the inputs of the first `m` samples, (m, I).
+    /// Returns the gradients of what dense layers read, (m, F).
     ///
     /// Their activations are held. The gradients of the outputs have been written.
     pub(crate) fn input_gradient(&mut self, queue: Queue<'_>, params: &View<'_, f32>, m: usize) -> Result<View<'_, f32>, Error> {
         self.dense_back(queue, params, 0..m, None)?;
-        Ok(self.input_deltas.view().slice(0..m * (self.inputs.len() / self.held)))
+        let all = self.encoder.deltas().unwrap_or_else(|| self.input_deltas.view());
+        Ok(all.slice(0..m * (all.len() / self.held)))
     }
 
     /// Returns the outputs of two chains, and their gradients for writing.
@@ -317,11 +320,11 @@ impl DeviceNet {
     ) -> Result<(), Error> {
         let samples = minibatch.samples(own.clone());
         write(samples.clone(), &self.inputs_mut(samples.len()))?;
-        self.convs.forward(queue, params, samples.len(), self.inputs.view())?;
-        let (Self { convs, memory: Some(memory), inputs, .. }, Some(of)) = (&mut *self, columns) else {
+        self.encoder.forward(queue, params, samples.len(), self.inputs.view())?;
+        let (Self { encoder, memory: Some(memory), inputs, .. }, Some(of)) = (&mut *self, columns) else {
             return Err(Error::Sequences);
         };
-        memory.read(queue, params, &convs.features(inputs.view()), samples.len())?;
+        memory.read(queue, params, &encoder.features(inputs.view()), samples.len())?;
         for (part, slices) in minibatch.parts(own) {
             let first = minibatch.samples(part).start;
             memory.forth(queue, params, SequencePart { of, slices: &slices, first, held: first - samples.start })?;
@@ -378,12 +381,12 @@ impl DeviceNet {
         needed: Needed<'_>,
     ) -> Result<(), Error> {
         let m = samples.len();
-        let Self { convs, memory, inputs, .. } = &mut *self;
+        let Self { encoder, memory, inputs, .. } = &mut *self;
         let inputs = given.unwrap_or_else(|| inputs.view());
-        convs.forward(queue, params, m, inputs)?;
+        encoder.forward(queue, params, m, inputs)?;
         if let Some(memory) = memory {
             let states = needed.states.ok_or(Error::Sequences)?;
-            memory.read(queue, params, &convs.features(inputs), m)?;
+            memory.read(queue, params, &encoder.features(inputs), m)?;
             memory.step(queue, params, &states, m)?;
         }
         self.dense(queue, params, samples, given, needed)
@@ -400,7 +403,7 @@ impl DeviceNet {
     ) -> Result<(), Error> {
         let (of, of_all) = (|len: usize| 0..samples.len() * len, |len: usize| samples.start * len..samples.end * len);
         self.holds = samples.clone();
-        let Self { convs, memory, layers, chains, inputs, outputs, slopes, output_places, narrow, learns, .. } = self;
+        let Self { encoder, memory, layers, chains, inputs, outputs, slopes, output_places, narrow, learns, .. } = self;
         let inputs = given.unwrap_or_else(|| inputs.view());
         if let Some(narrow) = narrow {
             let x = inputs.slice(of(layers[0].dense.n_in));
@@ -413,7 +416,7 @@ impl DeviceNet {
                 Ok(kernels.narrow_forward(stream, narrow, run, samples)?)
             });
         }
-        let inputs = convs.features(inputs);
+        let inputs = encoder.features(inputs);
         for (_, chain) in chains.iter().enumerate().filter(|(i, _)| Some(*i) != needed.not_chain) {
             for l in chain.clone() {
                 let DeviceLayer { dense, gate, params: range, source, cell, is_read } = &layers[l];
@@ -460,9 +463,9 @@ impl DeviceNet {
         }
         self.dense_back(queue, params, samples.clone(), Some((slices, &mut *partial)))?;
         let of = |len: usize| held * len..(held + samples.len()) * len;
-        let Self { convs, memory, inputs, held: held_len, .. } = self;
+        let Self { encoder, memory, inputs, held: held_len, .. } = self;
         if let (Some(memory), Some(columns)) = (memory, columns) {
-            let (features, inputs_of_dense) = convs.features_mut(inputs);
+            let (features, inputs_of_dense) = encoder.features_mut(inputs);
             memory.back(queue, params, columns)?;
             let n_in = of(inputs_of_dense.len() / *held_len);
             let x = inputs_of_dense.view().slice(n_in.clone());
@@ -473,7 +476,7 @@ impl DeviceNet {
                 slopes.map_or(Ok(()), |slopes| kernels.gate_gradient(stream, &dx, &slopes.slice(n_in)))?;
             }
         }
-        convs.gradient(queue, params, slices, inputs, held..held + samples.len(), partial)
+        encoder.gradient(queue, params, slices, inputs, held..held + samples.len(), partial)
     }
 
     /// Takes gradients of the outputs of some samples back through the dense layers.
@@ -489,9 +492,9 @@ impl DeviceNet {
         let held = samples.start - self.holds.start;
         let of = |len: usize| held * len..(held + samples.len()) * len;
         let of_all = |len: usize| samples.start * len..samples.end * len;
-        let Self { convs, memory, layers, chains, inputs, outputs, slopes, deltas, .. } = self;
+        let Self { encoder, memory, layers, chains, inputs, outputs, slopes, deltas, .. } = self;
         let Self { input_deltas, output_places, delta_places, .. } = self;
-        let (mut features, inputs_of_dense) = convs.features_mut(inputs);
+        let (mut features, inputs_of_dense) = encoder.features_mut(inputs);
         for l in chains.iter().rev().flat_map(|chain| chain.clone().rev()) {
             let DeviceLayer { dense, params: range, source, cell, is_read, .. } = &layers[l];
             let outputs = |source: usize| outputs.view().slice(output_places[source].clone());

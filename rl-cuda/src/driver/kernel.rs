@@ -165,9 +165,9 @@ mod tests {
     use crate::learner::{
         ActionDistribution, Activation, CellBuffers, CellKind, CellState, ClippedNoise, ContinuousKernels, ConvLayer, ConvShape,
         DenseLayer, DenseParams, Entropy, Episodes, EpochOrder, Gate, HeadSizes, JudgedSamples, LearnerKernels, LearnerState,
-        LossColumns, LossHeads, MemoryKernels, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples,
-        NextColumns, Noise, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, SequenceColumns, SequencePart,
-        SquashedColumns, TD_TERMS, TdColumns, TemperatureStep, Terms, ValueGradients, Values,
+        LossColumns, LossHeads, MatrixColumns, MemoryKernels, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers,
+        NarrowSamples, NextColumns, Noise, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, SequenceColumns,
+        SequencePart, SquashedColumns, TD_TERMS, TdColumns, TemperatureStep, Terms, ValueGradients, Values,
     };
     use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
@@ -253,6 +253,10 @@ mod tests {
         kernels.gate(stream, Gate::Silu, &floats.view_mut(), Some(&others.view_mut()))?;
         kernels.gate_gradient(stream, &floats.view_mut(), &others.view())?;
         let activation = Activation::Tanh;
+        let column = MatrixColumns { matrix: number, width: 1, first: 0 };
+        let to = MatrixColumns { matrix: floats.view_mut().into_slice(0..1), width: 1, first: 0 };
+        kernels.copy_columns(stream, &column, &to, 1)?;
+        kernels.derive_columns(stream, &column, activation, &number, &to.matrix)?;
         let shape =
             ConvShape { n_in: 1, n_out: 1, kernel: 1, stride: 1, in_size: [1, 1], planes: false, activation, together: 1 };
         let conv = ConvLayer::new(device, shape)?;

@@ -86,6 +86,8 @@ pub struct LearnerKernels {
     pub(super) sum_gradients: Kernel,
     /// Forward and backward.
     pub(super) gated: [Kernel; 2],
+    /// Forward and backward.
+    pub(super) columns: [Kernel; 2],
     pub(super) narrow_forward: Kernel,
     pub(super) narrow_forward_many: Kernel,
     pub(super) narrow_gradient: Kernel,
@@ -138,6 +140,7 @@ impl LearnerKernels {
             bias_gradient: kernel("dense", "bias_gradient")?,
             sum_gradients: kernel("dense", "sum_gradients")?,
             gated: [kernel("gated", "forward")?, kernel("gated", "backward")?],
+            columns: [kernel("columns", "copy")?, kernel("columns", "derive")?],
             narrow_forward: kernel("narrow", "forward")?,
             narrow_forward_many: kernel("narrow", "forward_many")?,
             narrow_gradient: kernel("narrow", "gradient")?,

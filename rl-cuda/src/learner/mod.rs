@@ -8,8 +8,8 @@ mod conv;
 #[cfg(test)]
 mod corners;
 mod dense;
+mod elementwise;
 mod episodes;
-mod gated;
 mod kernels;
 mod layer;
 mod loss;
@@ -22,8 +22,8 @@ mod slices;
 mod state;
 
 pub use conv::{ConvLayer, ConvShape};
+pub use elementwise::{Gate, MatrixColumns};
 pub use episodes::Episodes;
-pub use gated::Gate;
 pub use kernels::{EpochOrder, LearnerKernels, OneHotInputs, Terms};
 pub use layer::{Activation, DenseLayer, DenseParams};
 pub use loss::{ActionDistribution, HeadSizes, KL_PART, LossColumns, LossHeads, Objective, PARTS};

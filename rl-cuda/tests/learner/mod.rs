@@ -7,9 +7,9 @@ use std::hash::Hash;
 use rl_cuda::learner::{
     ActionDistribution, Activation, ClippedNoise, ContinuousKernels, ConvLayer, ConvShape, DenseLayer, DenseParams, Entropy,
     EpochOrder, Gate, HeadSizes, JudgedSamples, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads,
-    MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Noise, Objective, OffPolicyKernels,
-    PARTS, QLearningKernels, SquashedColumns, TD_TERMS, TdColumns, TemperatureStep, Terms, UpdateSettings, ValueGradients,
-    Values,
+    MatrixColumns, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Noise, Objective,
+    OffPolicyKernels, PARTS, QLearningKernels, SquashedColumns, TD_TERMS, TdColumns, TemperatureStep, Terms, UpdateSettings,
+    ValueGradients, Values,
 };
 use rl_cuda::targets::Steps;
 use rl_cuda::{Buffer, Device};
@@ -84,6 +84,24 @@ pub(crate) fn wide(device: &Device, bits: &mut Bits<'_>) {
     // Blocks enough for the large kernels: of several tiles for each slice; of rounds of 32 terms and a rest; of a rest alone.
     let sizes = [(3400, 132, 68), (4100, 100, 132), (8300, 12, 60)];
     layers(device, bits, &sizes, &[Activation::Tanh], 16);
+}
+
+pub(crate) fn columns(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(17));
+    for (n, width, first, len) in [(1, 1, 0, 1), (33, 20, 3, 16), (129, 7, 6, 1)] {
+        let [from, y] = [n * width, n * len].map(|numbers| upload(device, &source.floats(numbers)));
+        let from = || MatrixColumns { matrix: from.view(), width, first };
+        let (mut to, mut dz) = (Buffer::zeros(device, n * (len + 2)).unwrap(), Buffer::zeros(device, n * len).unwrap());
+        let columns = MatrixColumns { matrix: to.view_mut(), width: len + 2, first: 1 };
+        kernels.copy_columns(&stream, &from(), &columns, len).unwrap();
+        stream.synchronize().unwrap();
+        bits.floats(&to.view());
+        for activation in ACTIVATIONS {
+            kernels.derive_columns(&stream, &from(), activation, &y.view(), &dz.view_mut()).unwrap();
+            stream.synchronize().unwrap();
+            bits.floats(&dz.view());
+        }
+    }
 }
 
 pub(crate) fn gated(device: &Device, bits: &mut Bits<'_>) {

@@ -340,10 +340,10 @@ pub(crate) fn at_critics(stopped: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rl_envs::{Action, ActionSpace, Env, Obs, Pool, Rng, Space, Step, pendulum::Pendulum};
+    use rl_envs::{Action, ActionSpace, Element, Env, Obs, Pool, Rng, Space, Step, pendulum::Pendulum};
 
     use super::*;
-    use crate::fixture::{assert_same, bits, has_fma};
+    use crate::fixture::{Gaze, assert_same, bits, has_fma};
     use crate::ranks::tests::on_ranks;
     use crate::{
         Activation, Agent, Collector, DeterministicPolicy, NetConfig, OrAuto, Sac, SacConfig, Schedule, SquashedGaussian, Td3,
@@ -493,6 +493,27 @@ mod tests {
             if !device.is_stand_in() {
                 compare(device, levers, &Case::Sac(sac(130), net(&[256, 256], None)), 1);
                 compare(device, levers, &Case::Td3(td3(130), net(&[256, 256], Some(&[400, 300]))), 1);
+            }
+        }
+    }
+
+    fn gaze<T: Element + From<u8>>() -> Collector {
+        Collector::new(5, &Gaze::<T>::default(), &Pool::new(2).unwrap(), 1).unwrap()
+    }
+
+    #[test]
+    fn pictures_bytes_and_categories_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        for device in &Device::for_tests() {
+            let convs = [vec![], vec![[7, 2, 1], [16, 3, 1]], vec![[16, 2, 1]]];
+            for conv in convs.into_iter().take(if device.is_stand_in() { 2 } else { 3 }) {
+                let net = |hidden: &[usize]| NetConfig { conv: conv.clone(), ..net(hidden, Some(&[12])) };
+                for of in [gaze::<f32>, gaze::<u8>] {
+                    compare(device, of, &Case::Sac(SacConfig { replay_on_device: true, ..sac(140) }, net(&[9, 5])), 2);
+                    compare(device, of, &Case::Td3(td3(40), net(&[8])), 2);
+                }
             }
         }
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use rl_buffer::TransitionViews;
 use rl_cuda::learner::{
-    ContinuousKernels, Entropy, LearnerKernels, LearnerState, QLearningKernels, TD_TERMS, ValueGradients, Values,
+    ContinuousKernels, Entropy, LearnerKernels, LearnerState, OneHotInputs, QLearningKernels, TD_TERMS, ValueGradients, Values,
 };
 use rl_cuda::{Buffer, Device, Stream, View, ViewMut};
 use rl_envs::{Actions, Obs};
@@ -19,6 +19,7 @@ use crate::device::replayed::learnt::LearntNet;
 use crate::kernel::net::PackedNet;
 use crate::learner::BatchSizes;
 use crate::learner::optim::Optimizer;
+use crate::policy::network::Network;
 use crate::policy::twin_q::TwinQ;
 
 /// Stream of an update, and its kernels.
@@ -60,6 +61,7 @@ pub(crate) struct DeviceCritics {
     one: usize,
     /// Chain of the second critic, if there are two.
     other: Option<usize>,
+    rows: CriticRows,
     scale: f32,
     bounds: Buffer<f32>,             // (A, 2)
     pub(crate) targets: Buffer<f32>, // (B)
@@ -67,14 +69,89 @@ pub(crate) struct DeviceCritics {
     terms: Buffer<f32>,              // (2, B)
 }
 
-/// Returns observations that are numbers.
+/// Observations and actions of a minibatch, which become rows.
+#[derive(Clone, Copy)]
+struct Joined<'a> {
+    obs: &'a Obs<View<'a, f32>, View<'a, u8>>,
+    actions: &'a View<'a, f32>,
+    /// Middle and half of the range of each dimension, for actions of the environment.
+    bounds: Option<&'a View<'a, f32>>,
+}
+
+/// Rows that critics read: observations, of which bytes are scaled, and actions.
 ///
-/// # Errors
-/// [`Error::ObsKind`] for bytes.
-fn floats<'a>(obs: &Obs<View<'a, f32>, View<'a, u8>>) -> Result<View<'a, f32>, Error> {
-    match obs {
-        Obs::F32(obs) => Ok(*obs),
-        Obs::U8(_) => Err(Error::ObsKind),
+/// Those of bytes, and with categories, are joined before parts of them become inputs.
+#[derive(Debug)]
+struct CriticRows {
+    /// Factor that bytes are multiplied by.
+    scale: f32,
+    /// Inputs of rows with categories.
+    one_hot: Option<OneHotInputs>,
+    numbers: Buffer<f32>, // (B, D), of bytes; else empty
+    joined: Buffer<f32>,  // (B, D + A); empty if rows are joined on their way to the inputs
+    b: usize,
+}
+
+impl CriticRows {
+    /// Allocates memory for `b` rows with `a` dimensions of an action.
+    ///
+    /// Bytes are multiplied by `scale`; `None` for numbers.
+    fn new(device: &Device, network: &Network, scale: Option<f32>, a: usize, b: usize) -> Result<Self, rl_cuda::Error> {
+        let (one_hot, len) = (network.categories(), network.obs_len());
+        let matrix = |needed: bool, columns: usize| Buffer::zeros(device, if needed { b * columns } else { 0 });
+        Ok(Self {
+            numbers: matrix(scale.is_some(), len - a)?,
+            joined: matrix(scale.is_some() || one_hot.is_some(), len)?,
+            scale: scale.unwrap_or(1.0),
+            one_hot: one_hot.map(|of| OneHotInputs::new(device, of.sizes())).transpose()?,
+            b,
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        self.numbers.bytes() + self.joined.bytes()
+    }
+
+    /// Joins the rows of a minibatch.
+    fn join(&mut self, launches: Launches<'_>, Joined { obs, actions, bounds }: Joined<'_>) -> Result<(), Error> {
+        if self.joined.is_empty() {
+            return Ok(());
+        }
+        let (Queue { stream, kernels }, Self { scale, numbers, joined, b, .. }) = (launches.queue, self);
+        let obs = match obs {
+            Obs::F32(obs) => *obs,
+            Obs::U8(_) => {
+                let d = numbers.len() / *b;
+                kernels.samples(stream, obs, *scale, d, None, &numbers.view_mut())?;
+                numbers.view()
+            }
+        };
+        Ok(launches.continuous.rows(stream, [&obs, actions], bounds, *b, &joined.view_mut())?)
+    }
+
+    /// Writes the inputs of some samples, whose rows have been joined.
+    fn write(
+        &self,
+        launches: Launches<'_>,
+        Joined { obs, actions, bounds }: Joined<'_>,
+        samples: Range<usize>,
+        inputs: &ViewMut<'_, f32>,
+    ) -> Result<(), rl_cuda::Error> {
+        let Queue { stream, kernels } = launches.queue;
+        let rows = |len: usize| samples.start * (len / self.b)..samples.end * (len / self.b);
+        match (obs, &self.one_hot) {
+            (Obs::F32(obs), None) => {
+                let [obs, actions] = [obs, actions].map(|all| all.slice(rows(all.len())));
+                launches.continuous.rows(stream, [&obs, &actions], bounds, samples.len(), inputs)
+            }
+            (_, one_hot) => {
+                let joined = self.joined.view().slice(rows(self.joined.len()));
+                match one_hot {
+                    Some(one_hot) => kernels.one_hot(stream, &joined, one_hot, None, inputs),
+                    None => kernels.samples(stream, &Obs::F32(joined), 1.0, self.joined.len() / self.b, None, inputs),
+                }
+            }
+        }
     }
 }
 
@@ -82,10 +159,18 @@ impl DeviceCritics {
     /// Allocates memory for minibatches of transitions.
     ///
     /// `scale` is the factor of squared errors, `bounds` the middle and half of the range of each dimension of an action.
+    /// Bytes of observations are multiplied by `scale_of_bytes`.
     ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for the critics; [`Error::Device`].
-    pub(crate) fn new(device: &Device, critics: &TwinQ, scale: f32, bounds: &[[f32; 2]], b: usize) -> Result<Self, Error> {
+    pub(crate) fn new(
+        device: &Device,
+        critics: &TwinQ,
+        scale: f32,
+        scale_of_bytes: Option<f32>,
+        bounds: &[[f32; 2]],
+        b: usize,
+    ) -> Result<Self, Error> {
         let (network, sizes) = (critics.network(), BatchSizes { batch_size: b, micro_batch: 0 });
         let Some(PackedNet { net, .. }) = network.kernel() else { return Err(unsupported("learner", "reference".into())) };
         let floats = |len: usize| Buffer::<f32>::zeros(device, len);
@@ -96,6 +181,7 @@ impl DeviceCritics {
             of_inputs: DeviceNet::of_inputs(device, net, b)?,
             one: chains[0],
             other: chains.get(1).copied(),
+            rows: CriticRows::new(device, network, scale_of_bytes, bounds.len(), b)?,
             scale,
             bounds: Buffer::of(device, bounds.as_flattened())?,
             targets: floats(b)?,
@@ -107,7 +193,7 @@ impl DeviceCritics {
     /// Bytes of parameters and moments, of gradients, and of activations.
     pub(crate) fn bytes(&self) -> [usize; 3] {
         let [params, gradients, activations] = self.online.bytes();
-        [params + self.target.bytes(), gradients, activations + self.of_inputs.bytes()]
+        [params + self.target.bytes(), gradients, activations + self.of_inputs.bytes() + self.rows.bytes()]
     }
 
     /// Copies parameters, moments and counters to the device.
@@ -121,16 +207,16 @@ impl DeviceCritics {
     /// `actions`, (B, A), are between -1 and 1.
     pub(crate) fn set_targets(
         &mut self,
-        Launches { queue, continuous, .. }: Launches<'_>,
+        launches: Launches<'_>,
         batch: &TransitionViews<'_>,
         actions: &View<'_, f32>,
         entropy: Option<Entropy<'_>>,
     ) -> Result<(), Error> {
-        let own = self.online.own();
-        let Self { online: LearntNet { net, .. }, target, one, other, targets, .. } = self;
-        let (n, obs) = (targets.len(), floats(&batch.next_obs)?);
-        let rows = |samples, x: &ViewMut<'_, f32>| write_rows(queue, continuous, [&obs, actions], None, n, samples, x);
-        net.forward_samples(queue, &target.view(), own, rows)?;
+        let (own, Launches { queue, continuous, .. }) = (self.online.own(), launches);
+        let Self { online: LearntNet { net, .. }, target, one, other, rows, targets, .. } = self;
+        let (n, of) = (targets.len(), Joined { obs: &batch.next_obs, actions, bounds: None });
+        rows.join(launches, of)?;
+        net.forward_samples(queue, &target.view(), own, |samples, x| rows.write(launches, of, samples, x))?;
         let next = Values { one: net.outputs(*one, n), other: other.map(|other| net.outputs(other, n)) };
         let columns = [&batch.rewards, &batch.discounts];
         Ok(continuous.targets(queue.stream, &next, entropy, columns, &targets.view_mut())?)
@@ -141,42 +227,45 @@ impl DeviceCritics {
     /// Learning may have stopped at the actor.
     pub(crate) fn gradient(
         &mut self,
-        Launches { queue, q_learning, continuous }: Launches<'_>,
+        launches: Launches<'_>,
         batch: &TransitionViews<'_>,
         actor: &LearnerState,
     ) -> Result<(), Error> {
-        let own = self.online.own();
-        let Self { online, one, other, scale, bounds, targets, errors, terms, .. } = self;
+        let (own, Launches { queue, q_learning, continuous }) = (self.online.own(), launches);
+        let Self { online, one, other, rows, scale, bounds, targets, errors, terms, .. } = self;
         let Actions::Continuous(actions) = &batch.actions else { return Err(Error::ActionKind) };
-        let (n, obs, bounds) = (targets.len(), floats(&batch.obs)?, bounds.view());
-        let rows = |samples, x: &ViewMut<'_, f32>| write_rows(queue, continuous, [&obs, actions], Some(&bounds), n, samples, x);
+        let (n, bounds) = (targets.len(), bounds.view());
+        let of = Joined { obs: &batch.obs, actions, bounds: Some(&bounds) };
+        rows.join(launches, of)?;
+        let write = |samples: Range<usize>, x: &ViewMut<'_, f32>| rows.write(launches, of, samples, x);
         let LearntNet { net, params, .. } = &mut *online;
-        net.forward_samples(queue, &params.view(), own, rows)?;
+        net.forward_samples(queue, &params.view(), own, write)?;
         let (q, d_q) = heads(net, *one, *other, n);
         let (columns, to) = ([&targets.view(), &batch.weights], [&errors.view_mut(), &terms.view_mut()]);
         continuous.loss(queue.stream, &q, columns, *scale, &d_q, to)?;
-        online.compute_gradient(queue, &mut [&mut *terms, errors], rows)?;
+        online.compute_gradient(queue, &mut [&mut *terms, errors], write)?;
         let LearntNet { slices, state, .. } = online;
         Ok(q_learning.totals(queue.stream, slices, &terms.view(), state, Some(actor))?)
     }
 
     /// Enqueues the value that an actor raises.
     ///
-    /// The first critic's, or the lesser one. Returns its gradient with respect to the rows (B, D + A) that critics read.
-    /// Also writes the terms of the actor's loss, (2, B).
+    /// The first critic's, or the lesser one. Returns its gradient with respect to the features that dense layers read,
+    /// whose last columns are the actions. Also writes the terms of the actor's loss, (2, B).
     pub(crate) fn value(
         &mut self,
-        Launches { queue, continuous, .. }: Launches<'_>,
+        launches: Launches<'_>,
         batch: &TransitionViews<'_>,
         actions: &View<'_, f32>,
         entropy: Option<Entropy<'_>>,
         first: bool,
         terms: &ViewMut<'_, f32>,
     ) -> Result<View<'_, f32>, Error> {
-        let Self { online: LearntNet { params, .. }, of_inputs, one, other, targets, .. } = self;
-        let (n, obs, params) = (targets.len(), floats(&batch.obs)?, params.view());
-        let rows = |samples, x: &ViewMut<'_, f32>| write_rows(queue, continuous, [&obs, actions], None, n, samples, x);
-        of_inputs.forward_samples(queue, &params, 0..n, rows)?;
+        let Launches { queue, continuous, .. } = launches;
+        let Self { online: LearntNet { params, .. }, of_inputs, one, other, rows, targets, .. } = self;
+        let (n, params, of) = (targets.len(), params.view(), Joined { obs: &batch.obs, actions, bounds: None });
+        rows.join(launches, of)?;
+        of_inputs.forward_samples(queue, &params, 0..n, |samples, x| rows.write(launches, of, samples, x))?;
         let (q, d_q) = heads(of_inputs, *one, *other, n);
         continuous.value(queue.stream, &q, entropy, first, &d_q, terms)?;
         of_inputs.input_gradient(queue, &params, n)
@@ -209,21 +298,4 @@ fn heads(net: &mut DeviceNet, one: usize, other: Option<usize>, n: usize) -> (Va
             (Values { one, other: None }, ValueGradients { one: d_one, other: None })
         }
     }
-}
-
-/// Writes the rows of some samples that critics read.
-fn write_rows(
-    queue: Queue<'_>,
-    continuous: &ContinuousKernels,
-    [obs, actions]: [&View<'_, f32>; 2],
-    bounds: Option<&View<'_, f32>>,
-    n: usize,
-    samples: Range<usize>,
-    rows: &ViewMut<'_, f32>,
-) -> Result<(), rl_cuda::Error> {
-    let [obs, actions] = [obs, actions].map(|all| {
-        let len = all.len() / n;
-        all.slice(samples.start * len..samples.end * len)
-    });
-    continuous.rows(queue.stream, [&obs, &actions], bounds, samples.len(), rows)
 }

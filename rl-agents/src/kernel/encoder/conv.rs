@@ -291,6 +291,16 @@ impl ConvStage {
         Self { layers, activation: conv.activation, elements, obs_len, first, together, grads }
     }
 
+    /// Elements of the picture within an observation.
+    pub(crate) fn elements(&self) -> Range<usize> {
+        self.elements.clone()
+    }
+
+    /// Index of the first feature.
+    pub(crate) fn first(&self) -> usize {
+        self.first
+    }
+
     /// Shapes of the layers.
     pub(crate) fn shapes(&self) -> impl Iterator<Item = &ConvShape> {
         self.layers.iter().map(|layer| &layer.shape)

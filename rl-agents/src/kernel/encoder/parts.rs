@@ -189,6 +189,17 @@ pub(crate) struct EncoderStage {
     packed_len: usize,
 }
 
+/// A part of an observation between its inputs and its features.
+///
+/// Inputs are numbers, one-hot vectors of categories, and pixels.
+pub(crate) struct Passage<'a> {
+    pub(crate) inputs: Range<usize>,
+    /// Index of the first feature.
+    pub(crate) first: usize,
+    /// Convolutions; `None` if the features are the inputs.
+    pub(crate) conv: Option<&'a ConvStage>,
+}
+
 /// Buffers of one thread for the stage.
 #[derive(Clone, Debug)]
 pub(crate) struct EncoderWorkspace {
@@ -237,12 +248,15 @@ impl EncoderStage {
         self.packed_len
     }
 
-    /// Convolutions of a picture; `None` if there are other features.
-    pub(crate) fn only_conv(&self) -> Option<&ConvStage> {
-        match &self.convs[..] {
-            [conv] if self.numbers.is_empty() => Some(conv),
-            _ => None,
-        }
+    /// Parts of an observation: pictures, then all else.
+    pub(crate) fn passages(&self) -> impl Iterator<Item = Passage<'_>> {
+        let n_inputs = |elements: Range<usize>| self.categories.as_ref().map_or(elements.len(), |all| all.n_inputs(&elements));
+        let passage = move |elements: Range<usize>, first, conv| {
+            let begin = n_inputs(0..elements.start);
+            Passage { inputs: begin..begin + n_inputs(elements), first, conv }
+        };
+        let pictures = self.convs.iter().map(move |conv| passage(conv.elements(), conv.first(), Some(conv)));
+        pictures.chain(self.numbers.iter().map(move |numbers| passage(numbers.elements.clone(), numbers.first, None)))
     }
 
     /// Lengths of the buffers of numbers, and of one sample's inputs.
