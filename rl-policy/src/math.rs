@@ -11,6 +11,10 @@ const ROUND: f32 = 12_582_912.0;
 const LN_2_A: f32 = 0.693_359_4;
 /// Low part of ln 2.
 const LN_2_B: f32 = -2.121_944_4e-4;
+/// Exponent whose power is negligible beside 1.
+const LOW: f32 = -20.0;
+/// Coefficients of the gate of GELU: of x and of x^3.
+pub(crate) const GELU: [f32; 2] = [1.595_769_2, 0.071_354_814];
 
 /// Clamps `x` to `low..=high`; NaN stays NaN.
 #[inline(always)]
@@ -91,14 +95,14 @@ fn exponential<const CHOSEN: bool>(z: f32, low: f32) -> [f32; 2] {
 /// The number above 0, else its exponential less 1, between layers.
 #[inline(always)]
 pub(crate) fn activation_elu<const CHOSEN: bool>(x: f32) -> f32 {
-    let [scale, p] = exponential::<CHOSEN>(if x > 0.0 { 0.0 } else { x }, -20.0);
+    let [scale, p] = exponential::<CHOSEN>(if x > 0.0 { 0.0 } else { x }, LOW);
     if x > 0.0 { x } else { fused::<CHOSEN>(scale, p, scale - 1.0) }
 }
 
 /// The hyperbolic tangent between layers, whose multiply-adds are fused.
 #[inline(always)]
 pub(crate) fn activation_tanh<const CHOSEN: bool>(x: f32) -> f32 {
-    let [scale, p] = exponential::<CHOSEN>(-2.0 * x.abs(), -20.0);
+    let [scale, p] = exponential::<CHOSEN>(-2.0 * x.abs(), LOW);
     let y = if x.abs() > 0.55 {
         let t = fused::<CHOSEN>(scale, p, scale);
         1.0 + -2.0 * t / (1.0 + t)
@@ -124,11 +128,13 @@ pub(crate) fn activation_silu<const CHOSEN: bool>(x: f32) -> f32 {
     gated::<CHOSEN>(x, x)
 }
 
-/// The number times about its normal distribution function, between layers.
+/// The number times the normal distribution function, between layers.
+///
+/// The function is approximated with tanh.
 #[inline(always)]
 pub(crate) fn activation_gelu<const CHOSEN: bool>(x: f32) -> f32 {
     let bounded = clamp(x, -10.0, 10.0);
-    gated::<CHOSEN>(x, bounded * fused::<CHOSEN>(0.071_354_814, bounded * bounded, 1.595_769_2))
+    gated::<CHOSEN>(x, bounded * fused::<CHOSEN>(GELU[1], bounded * bounded, GELU[0]))
 }
 
 /// `1 / (1 + exp(-x))` of a gate, whose multiply-adds are fused.

@@ -53,7 +53,7 @@ pub(crate) struct StoredLayer<'a> {
     pub(crate) n_out: usize,
     /// Number of elements of the state.
     pub(crate) state_len: usize,
-    /// [`format::IDENTITY`], [`format::TANH`], [`format::RELU`] or [`format::ELU`].
+    /// [`format::IDENTITY`] to [`format::GELU`].
     pub(crate) activation: u32,
     pub(crate) weight: Floats<'a>, // (terms, bias.len())
     pub(crate) bias: Floats<'a>,

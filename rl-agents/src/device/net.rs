@@ -1,7 +1,7 @@
 //! Networks on a device: the layers of [`Net`](crate::kernel::net::Net).
 //!
-//! Narrow dense layers are one kernel in each direction; all others have one or two kernels for each layer and direction.
-//! Features, the outputs of the last convolution, take the observations' place before dense layers. Outputs that no layer reads,
+//! Narrow dense layers are one kernel in each direction; all others have one or two kernels for each layer and direction, and
+//! one more for SiLU and GELU. Features take the observations' place before dense layers. Outputs that no layer reads,
 //! and their gradients, are held for all samples of a minibatch. The other activations may be held for fewer samples: one forward
 //! pass, part by part, gives the loss of all samples; then each part is computed again before its gradient.
 
@@ -16,7 +16,7 @@ use rl_cuda::{Buffer, Device, View, ViewMut};
 use crate::Error;
 use crate::device::conv::Features;
 use crate::device::memory::DeviceMemory;
-use crate::device::parts::DeviceEncoder;
+use crate::device::parts::{DeviceEncoder, Purpose};
 use crate::device::{Queue, activation};
 use crate::kernel::dense::Dense;
 use crate::kernel::net::{Net, Place};
@@ -68,15 +68,6 @@ pub(crate) struct DeviceNet {
     input_deltas: Buffer<f32>,
     /// True if there is memory for gradients.
     learns: bool,
-}
-
-/// Purpose of a network on a device.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Purpose {
-    Acts,
-    Learns,
-    /// Gradients of the inputs alone.
-    Inputs,
 }
 
 /// Slices of a minibatch.
@@ -145,7 +136,7 @@ impl DeviceNet {
 
     fn with(device: &Device, net: &Net, held: usize, m: usize, purpose: Purpose) -> Result<Self, Error> {
         let learns = purpose != Purpose::Acts;
-        let encoder = DeviceEncoder::new(device, net, held, [purpose == Purpose::Learns, learns])?;
+        let encoder = DeviceEncoder::new(device, net, held, purpose)?;
         let memory = net.memory.as_ref().map(|stage| DeviceMemory::new(device, stage, held, learns)).transpose()?;
         let cell_of = |l: usize| net.chains.iter().find(|chain| chain.layers.contains(&l)).map_or(0, |chain| chain.cell);
         let layer = |(l, (layer, place)): (usize, (&Dense, &Place))| {
@@ -180,8 +171,8 @@ impl DeviceNet {
         if learns && narrow.is_none() {
             (delta_places, n_deltas) = places(layers.iter().map(len));
         }
-        let gates = net.memory.as_ref().and_then(|stage| stage.cells().next());
-        let first_dense = gates.map_or(net.layers[0].n_in, |(_, inputs, _)| inputs[0].n_in);
+        let first_cell = net.memory.as_ref().and_then(|stage| stage.cells().next());
+        let first_dense = first_cell.map_or(net.layers[0].n_in, |(_, inputs, _)| inputs[0].n_in);
         let n_inputs = encoder.n_inputs().unwrap_or(first_dense);
         let n_input_deltas = if purpose == Purpose::Inputs && encoder.n_inputs().is_none() { held * n_inputs } else { 0 };
         Ok(Self {

@@ -10,8 +10,17 @@ use rl_cuda::{Buffer, Device, View, ViewMut};
 use crate::Error;
 use crate::device::Queue;
 use crate::device::conv::{DeviceConvs, Features};
-use crate::kernel::encoder::parts::Passage;
+use crate::kernel::encoder::parts::SegmentStage;
 use crate::kernel::net::Net;
+
+/// Purpose of a network on a device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Acts,
+    Learns,
+    /// Gradients of what dense layers read, alone.
+    Inputs,
+}
 
 /// Encoder of observations.
 #[derive(Debug)]
@@ -53,18 +62,18 @@ struct DevicePicture {
 impl DeviceEncoder {
     /// Allocates the encoder of a network, for `held` samples.
     ///
-    /// It learns, or has gradients of its features alone, or acts.
-    ///
     /// # Errors
     /// [`Error::Setting`] if there are no kernels for it; [`Error::Device`].
-    pub(crate) fn new(device: &Device, net: &Net, held: usize, [learns, goes_back]: [bool; 2]) -> Result<Self, Error> {
-        let Some(encoder) = &net.encoder else { return Ok(Self::Nothing) };
-        let passages: Vec<_> = encoder.passages().collect();
-        if let [Passage { conv: Some(conv), .. }] = passages[..] {
+    pub(crate) fn new(device: &Device, net: &Net, held: usize, purpose: Purpose) -> Result<Self, Error> {
+        let learns = purpose == Purpose::Learns;
+        // One-hot vectors alone are the inputs.
+        let Some(encoder) = net.encoder.as_ref().filter(|encoder| encoder.convolves()) else { return Ok(Self::Nothing) };
+        let segments: Vec<_> = encoder.segments().collect();
+        if let [SegmentStage { conv: Some(conv), .. }] = segments[..] {
             return Ok(Self::Picture(DeviceConvs::new(device, conv, held, learns)?));
         }
         let n_features = encoder.features().len();
-        let part = |Passage { inputs, first, conv }: &Passage<'_>| {
+        let part = |SegmentStage { inputs, first, conv }: &SegmentStage<'_>| {
             let picture = conv.map(|conv| {
                 let pixels = Buffer::zeros(device, held * inputs.len())?;
                 Ok::<_, Error>(DevicePicture { pixels, convs: DeviceConvs::new(device, conv, held, learns)? })
@@ -72,11 +81,11 @@ impl DeviceEncoder {
             Ok(DevicePart { inputs: inputs.clone(), first: *first, picture: picture.transpose()? })
         };
         Ok(Self::Parts(SeveralParts {
-            all: passages.iter().map(part).collect::<Result<_, Error>>()?,
-            n_inputs: passages.iter().map(|passage| passage.inputs.len()).sum(),
+            all: segments.iter().map(part).collect::<Result<_, Error>>()?,
+            n_inputs: segments.iter().map(|segment| segment.inputs.len()).sum(),
             n_features,
             features: Buffer::zeros(device, held * n_features)?,
-            deltas: Buffer::zeros(device, if goes_back { held * n_features } else { 0 })?,
+            deltas: Buffer::zeros(device, if purpose == Purpose::Acts { 0 } else { held * n_features })?,
         }))
     }
 

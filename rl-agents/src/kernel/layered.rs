@@ -163,8 +163,7 @@ impl Layered {
         let matrix = |columns: usize| Aligned::zeros(height * panels(columns) * PANEL);
         if self.height < height {
             let all = || net.layers.iter().map(|layer| matrix(layer.n_out)).collect();
-            let slopes = |(l, layer): (usize, &Dense)| if net.keeps_slopes(l) { matrix(layer.n_out) } else { Aligned::default() };
-            let slopes = net.layers.iter().enumerate().map(slopes).collect();
+            let slopes = net.slopes(matrix);
             *self = Self { height, inputs: matrix(net.n_in), outputs: all(), slopes, deltas: all(), ..Self::default() };
         }
         if several && self.sums.is_empty() {

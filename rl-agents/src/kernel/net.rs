@@ -182,6 +182,14 @@ impl Net {
         self.places[l].activation.is_some_and(Activation::keeps_slopes)
     }
 
+    /// Allocates a matrix for the slopes after each layer that keeps them.
+    ///
+    /// `matrix` gets the layer's number of outputs. Those of other layers are empty.
+    pub(crate) fn slopes(&self, matrix: impl Fn(usize) -> Aligned) -> Vec<Aligned> {
+        let of = |(l, layer): (usize, &Dense)| if self.keeps_slopes(l) { matrix(layer.n_out) } else { Aligned::default() };
+        self.layers.iter().enumerate().map(of).collect()
+    }
+
     /// Lengths of the buffers.
     pub(crate) fn lens(&self) -> Lens {
         let encoder = |learning| self.encoder.as_ref().map_or(0, |encoder| encoder.workspace_len(learning));

@@ -13,7 +13,6 @@ use std::ops::Range;
 use rl_envs::isa::{Isa, Set, Work, dispatch};
 
 use crate::kernel::aligned::Aligned;
-use crate::kernel::dense::Dense;
 use crate::kernel::encoder::memory::{MemoryStage, MemoryWorkspace};
 use crate::kernel::encoder::parts::EncoderWorkspace;
 use crate::kernel::gemm::{Init, PANEL, Rows, panels};
@@ -66,9 +65,7 @@ impl Workspace {
     pub(crate) fn of_inputs(net: &Net) -> Self {
         let widest = matrix(net.widest());
         let out_grads = vec![widest.clone(); net.chains.len()];
-        let slopes = |(l, layer): (usize, &Dense)| if net.keeps_slopes(l) { matrix(layer.n_out) } else { Aligned::default() };
-        let slopes = net.layers.iter().enumerate().map(slopes).collect();
-        Self { slopes, out_grads, delta: widest, input_grads: matrix(net.n_in), ..Self::forward(net) }
+        Self { slopes: net.slopes(matrix), out_grads, delta: widest, input_grads: matrix(net.n_in), ..Self::forward(net) }
     }
 
     /// Allocates buffers to learn with.

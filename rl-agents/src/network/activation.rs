@@ -39,9 +39,7 @@ impl Activation {
         }
     }
 
-    /// True if the derivative does not follow from the value.
-    ///
-    /// It must be kept beside it.
+    /// True if the backward pass needs stored derivatives.
     pub(crate) fn keeps_slopes(self) -> bool {
         matches!(self, Self::Silu | Self::Gelu)
     }
@@ -92,7 +90,7 @@ fn gated<S: Set>(x: &mut [f32], slopes: &mut [f32], gate: impl Fn(f32) -> (f32, 
 
 /// Returns 2 sqrt(2 / pi) (x + 0.044715 x^3) and its derivative.
 ///
-/// For |x| above 10 those of 10.
+/// x is clamped to -10..=10.
 #[inline(always)]
 fn gelu_gate<S: Set>(x: f32) -> (f32, f32) {
     const A: f32 = 1.595_769_2;
@@ -103,7 +101,7 @@ fn gelu_gate<S: Set>(x: f32) -> (f32, f32) {
     (x * S::multiply_add(B, square, A), S::multiply_add(3.0 * B, square, A))
 }
 
-/// Returns 1 / (1 + exp(-x)), and the rest up to 1; for |x| above 86 those of 86.
+/// Returns the logistic function of x and of -x, with x clamped to -86..=86.
 #[inline(always)]
 fn logistic<S: Set>(x: f32) -> (f32, f32) {
     let (biased, p) = exponential::<S>(-x.abs(), -86.0);
@@ -123,7 +121,7 @@ pub(crate) fn sigmoid<S: Set>(x: &mut [f32]) {
 
 /// Numbers that pass each stage of [`tanh`] together.
 const TOGETHER: usize = 512;
-/// Exponent below which its power is nothing beside 1.
+/// Exponent whose power is negligible beside 1.
 const LOW: f32 = -20.0;
 
 /// Replaces numbers by their hyperbolic tangents.

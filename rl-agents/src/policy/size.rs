@@ -4,7 +4,7 @@ use crate::kernel::net::Lens;
 use crate::kernel::samples::TILE;
 use crate::network::params::init_bytes;
 use crate::policy::network::NetworkShape;
-use crate::{LearnerKind, NetConfig, Precision, kernel::layered, kernel::sequences, kernel::slices};
+use crate::{Activation, LearnerKind, NetConfig, Precision, kernel::layered, kernel::sequences, kernel::slices};
 
 /// Bytes of the networks of one agent, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +66,8 @@ const TENSORS: u64 = 5;
 ///
 /// Products, sums with biases, activations, and the gradient of each.
 const ACTIVATIONS: u64 = 8;
+/// Further tensors with GELU: six operations, and the gradient of each.
+const OF_GELU: u64 = 12;
 
 impl NetworkShape {
     /// Memory of the networks.
@@ -97,9 +99,10 @@ impl NetworkShape {
                 let activations = encoder.n_out() + encoder.patches() + of_cells + outputs;
                 // Products in 16 bits have rounded copies of their operands, sums and gradients.
                 let copies = if net.precision == Precision::F32 { 1 } else { 2 };
+                let tensors = ACTIVATIONS + if net.activation == Activation::Gelu { OF_GELU } else { 0 };
                 NetSize {
                     tensors: copies * TENSORS * params,
-                    sample: copies * ACTIVATIONS * bytes(activations) + bytes(inputs),
+                    sample: copies * tensors * bytes(activations) + bytes(inputs),
                     ..size
                 }
             }

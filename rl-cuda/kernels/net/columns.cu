@@ -1,4 +1,5 @@
-// Columns of matrices: parts of an observation on their way to their encoders, and features of these on their way back.
+// Columns of matrices, between parts of an observation and their features: the twin of `EncoderStage` in
+// rl-agents/src/kernel/encoder/parts.rs.
 
 #include "activation.cuh"
 

@@ -18,7 +18,7 @@ pub enum Gate {
     Gelu = 1,
 }
 
-/// MatrixColumns of a matrix, from one on.
+/// Columns of a matrix, from `first` on.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixColumns<V> {
     /// Rows of `width` numbers.
@@ -50,7 +50,7 @@ impl LearnerKernels {
         to: &MatrixColumns<ViewMut<'_, f32>>,
         len: usize,
     ) -> Result<(), Error> {
-        let n = to.matrix.len() / to.width;
+        let n = to.matrix.len() / to.width.max(1);
         from.check(from.matrix.len(), n, len)?;
         to.check(to.matrix.len(), n, len)?;
         let [source, target] = [[from.width, from.first], [to.width, to.first]].map(|of| of.map(|number| number as u32));
@@ -73,7 +73,7 @@ impl LearnerKernels {
         y: &View<'_, f32>,
         dz: &ViewMut<'_, f32>,
     ) -> Result<(), Error> {
-        let n = from.matrix.len() / from.width;
+        let n = from.matrix.len() / from.width.max(1);
         let len = dz.len() / n.max(1);
         from.check(from.matrix.len(), n, len)?;
         length("dz", n * len, dz.len())?;

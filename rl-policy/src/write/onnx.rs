@@ -11,6 +11,7 @@ use prost::Message;
 
 use crate::exported::{Activation, Exported, Head, Input, Layer, LayerKind, Part};
 use crate::format::{LIMIT, LOG_STD_RANGE, MASKED};
+use crate::math::GELU;
 
 use self::graph::{Builder, Value, int, ints};
 use self::proto::{BOOL, FLOAT, INT64, Model, OperatorSet, Property, UINT8};
@@ -262,8 +263,7 @@ fn add_layer(builder: &mut Builder, i: usize, layer: &Layer, features: Features)
         Activation::Elu => builder.node("Elu", &[&value], &[]),
         Activation::Silu => gated(builder, &value, &value),
         Activation::Gelu => {
-            let [a, b] =
-                [("gelu_linear", 1.595_769_2), ("gelu_cubic", 0.071_354_814)].map(|(name, x)| builder.floats(name, &[], [x]));
+            let [a, b] = [("gelu_linear", GELU[0]), ("gelu_cubic", GELU[1])].map(|(name, x)| builder.floats(name, &[], [x]));
             let square = builder.node("Mul", &[&value, &value], &[]);
             let square = builder.node("Mul", &[&square, &b], &[]);
             let slope = builder.node("Add", &[&square, &a], &[]);

@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use rl_agents::{LearnerKind, MemoryKind};
+use rl_agents::{Activation, LearnerKind, MemoryKind};
 use rl_envs::catalog::Entry;
 
 use crate::config::algo::Concern;
@@ -148,7 +148,7 @@ fn unsupported(config: &Config, entry: &Entry) -> Option<String> {
         ));
     }
     let channels = config.net.conv.last().map(|[channels, ..]| *channels);
-    let unfit = channels.is_some_and(|channels| !channels.is_multiple_of(16) || entry.spaces().obs.parts().len() > 1);
+    let unfit = channels.is_some_and(|channels| !channels.is_multiple_of(16));
     unfit.then(|| format!("no device supports conv = {} so far", settings["conv"]))
 }
 
@@ -162,6 +162,9 @@ fn unmeasured(config: &Config, entry: &Entry) -> Option<String> {
     }
     if config.net.memory != MemoryKind::None {
         return Some("the measurement is not for memory".into());
+    }
+    if matches!(config.net.activation, Activation::Silu | Activation::Gelu) {
+        return Some("the measurement is not for silu and gelu".into());
     }
     let on_cpu = config.env_on_device(entry).is_ok_and(|env| env.is_none());
     on_cpu.then(|| "the measurement is not for environments on the CPU".into())
@@ -189,6 +192,7 @@ mod tests {
             (Algo::A2C, "learner=reference", "the measurement is not for the reference learner"),
             (Algo::DQN, "n_envs=8", "the measurement is not for dqn"),
             (Algo::PPO, "memory=gru", "the measurement is not for memory"),
+            (Algo::PPO, "activation=silu", "the measurement is not for silu and gelu"),
             (Algo::PPO, "env_device=cpu", "the measurement is not for environments on the CPU"),
             (Algo::PPO, "env.frame_stack=2", "the measurement is not for environments on the CPU"),
         ] {

@@ -340,9 +340,6 @@ impl Config {
     /// Settings that are `given` stay.
     fn see_pictures(&mut self, entry: &Entry, given: impl Fn(&str) -> bool) {
         let spaces = self.wrapped(entry).spaces();
-        if self.learns_on_device() && spaces.obs.parts().len() > 1 {
-            return; // No device has convolutions for a part.
-        }
         let Some(net) = for_pictures(&self.net, &spaces.obs, &given) else { return };
         let shared = NetConfig { shared_trunk: net.shared_trunk || !given("shared_trunk"), ..net.clone() };
         let fits = |net: &NetConfig| self.algo.settings().fits(entry.name, &spaces, net).is_none();

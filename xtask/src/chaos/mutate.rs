@@ -33,7 +33,7 @@ pub(crate) const NUMBERS: [&str; 26] = [
 ];
 
 /// Other values, in the syntax of TOML or of the command line.
-const VALUES: [&str; 31] = [
+const VALUES: [&str; 33] = [
     "true",
     "false",
     "\"\"",
@@ -52,6 +52,8 @@ const VALUES: [&str; 31] = [
     "tanh",
     "relu",
     "elu",
+    "silu",
+    "gelu",
     "overlapped",
     "sync",
     "fused",

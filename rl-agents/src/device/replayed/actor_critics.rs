@@ -527,9 +527,15 @@ mod tests {
         for (batch_size, replay_on_device) in [(40, false), (140, true), (515, false)] {
             let sac = SacConfig { prioritized: true, replay_on_device, ..sac(batch_size) };
             let td3 = Td3Config { n_steps: 2, replay_on_device, ..td3(batch_size) };
-            for case in [Case::Sac(sac, net(&[9, 5], None)), Case::Td3(td3, net(&[9, 5], None))] {
+            let seen = NetConfig { conv: vec![[16, 2, 1]], ..net(&[8], None) };
+            let cases: [(fn() -> Collector, _); 3] = [
+                (levers, Case::Sac(sac.clone(), net(&[9, 5], None))),
+                (levers, Case::Td3(td3, net(&[9, 5], None))),
+                (gaze::<f32>, Case::Sac(sac, seen)),
+            ];
+            for (collector, case) in cases.into_iter().take(if batch_size == 140 { 3 } else { 2 }) {
                 let learn = |device: Option<&Device>, ranks: Option<Arc<dyn Ranks>>| {
-                    let (pool, mut collector) = (Pool::new(1).unwrap(), levers());
+                    let (pool, mut collector) = (Pool::new(1).unwrap(), collector());
                     let (mut agent, mut rollout) = (case.agent(&collector, device), collector.rollout(9).unwrap());
                     ranks.into_iter().for_each(|ranks| agent.shared().unwrap().share(ranks));
                     let update = |_| {

@@ -79,8 +79,6 @@ struct Joined<'a> {
 }
 
 /// Rows that critics read: observations, of which bytes are scaled, and actions.
-///
-/// Those of bytes, and with categories, are joined before parts of them become inputs.
 #[derive(Debug)]
 struct CriticRows {
     /// Factor that bytes are multiplied by.
@@ -88,7 +86,7 @@ struct CriticRows {
     /// Inputs of rows with categories.
     one_hot: Option<OneHotInputs>,
     numbers: Buffer<f32>, // (B, D), of bytes; else empty
-    joined: Buffer<f32>,  // (B, D + A); empty if rows are joined on their way to the inputs
+    joined: Buffer<f32>,  // (B, D + A), with categories; else empty
     b: usize,
 }
 
@@ -101,7 +99,7 @@ impl CriticRows {
         let matrix = |needed: bool, columns: usize| Buffer::zeros(device, if needed { b * columns } else { 0 });
         Ok(Self {
             numbers: matrix(scale.is_some(), len - a)?,
-            joined: matrix(scale.is_some() || one_hot.is_some(), len)?,
+            joined: matrix(one_hot.is_some(), len)?,
             scale: scale.unwrap_or(1.0),
             one_hot: one_hot.map(|of| OneHotInputs::new(device, of.sizes())).transpose()?,
             b,
@@ -112,24 +110,20 @@ impl CriticRows {
         self.numbers.bytes() + self.joined.bytes()
     }
 
-    /// Joins the rows of a minibatch.
-    fn join(&mut self, launches: Launches<'_>, Joined { obs, actions, bounds }: Joined<'_>) -> Result<(), Error> {
-        if self.joined.is_empty() {
-            return Ok(());
-        }
-        let (Queue { stream, kernels }, Self { scale, numbers, joined, b, .. }) = (launches.queue, self);
-        let obs = match obs {
-            Obs::F32(obs) => *obs,
-            Obs::U8(_) => {
-                let d = numbers.len() / *b;
-                kernels.samples(stream, obs, *scale, d, None, &numbers.view_mut())?;
-                numbers.view()
+    /// Prepares the rows of a minibatch: scales bytes, joins rows with categories.
+    fn prepare(&mut self, launches: Launches<'_>, Joined { obs, actions, bounds }: Joined<'_>) -> Result<(), Error> {
+        let (Queue { stream, kernels }, Self { scale, one_hot, numbers, joined, b }) = (launches.queue, self);
+        match obs {
+            Obs::U8(_) => kernels.samples(stream, obs, *scale, numbers.len() / *b, None, &numbers.view_mut())?,
+            Obs::F32(obs) if one_hot.is_some() => {
+                launches.continuous.rows(stream, [obs, actions], bounds, *b, &joined.view_mut())?;
             }
-        };
-        Ok(launches.continuous.rows(stream, [&obs, actions], bounds, *b, &joined.view_mut())?)
+            Obs::F32(_) => {}
+        }
+        Ok(())
     }
 
-    /// Writes the inputs of some samples, whose rows have been joined.
+    /// Writes the inputs of some samples, whose rows have been prepared.
     fn write(
         &self,
         launches: Launches<'_>,
@@ -139,19 +133,14 @@ impl CriticRows {
     ) -> Result<(), rl_cuda::Error> {
         let Queue { stream, kernels } = launches.queue;
         let rows = |len: usize| samples.start * (len / self.b)..samples.end * (len / self.b);
-        match (obs, &self.one_hot) {
-            (Obs::F32(obs), None) => {
-                let [obs, actions] = [obs, actions].map(|all| all.slice(rows(all.len())));
-                launches.continuous.rows(stream, [&obs, &actions], bounds, samples.len(), inputs)
-            }
-            (_, one_hot) => {
-                let joined = self.joined.view().slice(rows(self.joined.len()));
-                match one_hot {
-                    Some(one_hot) => kernels.one_hot(stream, &joined, one_hot, None, inputs),
-                    None => kernels.samples(stream, &Obs::F32(joined), 1.0, self.joined.len() / self.b, None, inputs),
-                }
-            }
+        if let Some(one_hot) = &self.one_hot {
+            let joined = self.joined.view().slice(rows(self.joined.len()));
+            return kernels.one_hot(stream, &joined, one_hot, None, inputs);
         }
+        let numbers = self.numbers.view();
+        let obs = if let Obs::F32(obs) = obs { obs } else { &numbers };
+        let [obs, actions] = [obs, actions].map(|all| all.slice(rows(all.len())));
+        launches.continuous.rows(stream, [&obs, &actions], bounds, samples.len(), inputs)
     }
 }
 
@@ -215,7 +204,7 @@ impl DeviceCritics {
         let (own, Launches { queue, continuous, .. }) = (self.online.own(), launches);
         let Self { online: LearntNet { net, .. }, target, one, other, rows, targets, .. } = self;
         let (n, of) = (targets.len(), Joined { obs: &batch.next_obs, actions, bounds: None });
-        rows.join(launches, of)?;
+        rows.prepare(launches, of)?;
         net.forward_samples(queue, &target.view(), own, |samples, x| rows.write(launches, of, samples, x))?;
         let next = Values { one: net.outputs(*one, n), other: other.map(|other| net.outputs(other, n)) };
         let columns = [&batch.rewards, &batch.discounts];
@@ -236,7 +225,7 @@ impl DeviceCritics {
         let Actions::Continuous(actions) = &batch.actions else { return Err(Error::ActionKind) };
         let (n, bounds) = (targets.len(), bounds.view());
         let of = Joined { obs: &batch.obs, actions, bounds: Some(&bounds) };
-        rows.join(launches, of)?;
+        rows.prepare(launches, of)?;
         let write = |samples: Range<usize>, x: &ViewMut<'_, f32>| rows.write(launches, of, samples, x);
         let LearntNet { net, params, .. } = &mut *online;
         net.forward_samples(queue, &params.view(), own, write)?;
@@ -264,7 +253,7 @@ impl DeviceCritics {
         let Launches { queue, continuous, .. } = launches;
         let Self { online: LearntNet { params, .. }, of_inputs, one, other, rows, targets, .. } = self;
         let (n, params, of) = (targets.len(), params.view(), Joined { obs: &batch.obs, actions, bounds: None });
-        rows.join(launches, of)?;
+        rows.prepare(launches, of)?;
         of_inputs.forward_samples(queue, &params, 0..n, |samples, x| rows.write(launches, of, samples, x))?;
         let (q, d_q) = heads(of_inputs, *one, *other, n);
         continuous.value(queue.stream, &q, entropy, first, &d_q, terms)?;

@@ -269,10 +269,44 @@ fn read_q(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{assert_same, bits, has_fma};
+    use crate::fixture::{Gaze, assert_same, bits, has_fma};
     use crate::ranks::tests::on_ranks;
     use crate::{Activation, Agent, Collector, Dqn, DqnConfig, NetConfig, ReplayStorage, Schedule};
-    use rl_envs::{Env, Obs, Pool, cartpole::CartPole, snake};
+    use rl_envs::{Action, ActionSpace, Env, Obs, Pool, Rng, Space, Step, cartpole::CartPole, snake};
+
+    /// [`Gaze`] with three actions.
+    #[derive(Clone, Default)]
+    struct Glance(Gaze<f32>);
+
+    impl Env for Glance {
+        type Obs = f32;
+        type State = ();
+
+        fn observation_space(&self) -> Space {
+            self.0.observation_space()
+        }
+
+        fn action_space(&self) -> ActionSpace {
+            ActionSpace::Discrete { n: 3, masked: false }
+        }
+
+        fn reset(&mut self, rng: &mut Rng, obs: &mut [f32]) {
+            self.0.reset(rng, obs);
+        }
+
+        fn step(&mut self, action: Action<'_>, rng: &mut Rng, obs: &mut [f32]) -> Step {
+            let Action::Discrete(action) = action else { panic!("discrete") };
+            self.0.step(Action::Continuous(&[action as f32 - 1.0]), rng, obs)
+        }
+
+        fn state(&self) -> Option<()> {
+            self.0.state()
+        }
+
+        fn set_state(&mut self, (): ()) -> Result<(), rl_envs::Error> {
+            Ok(())
+        }
+    }
 
     fn agent(collector: &Collector, net: &NetConfig, config: &DqnConfig) -> Dqn {
         agent_in(&ReplayStorage::default(), collector, net, config)
@@ -294,7 +328,8 @@ mod tests {
             [9, 5] => Activation::Silu,
             _ => Activation::Tanh,
         };
-        let net = NetConfig { hidden: hidden.into(), activation, ..NetConfig::default() };
+        let conv = if here.observation_space().parts().is_empty() { vec![] } else { vec![[16, 2, 1]] };
+        let net = NetConfig { conv, hidden: hidden.into(), activation, ..NetConfig::default() };
         let mut cpu = agent(&here, &net, config);
         let mut gpu = agent(&there, &net, config).on_device(device).unwrap();
         let mut rollouts = [here.rollout(9).unwrap(), there.rollout(9).unwrap()];
@@ -343,6 +378,7 @@ mod tests {
                 compare(device, &CartPole::default(), &[33, 16], &config, 4);
                 compare(device, &snake(), &[12], &DqnConfig { tau: 0.3, ..config }, 3);
             }
+            compare(device, &Glance::default(), &[9, 5], &DqnConfig { replay_on_device: true, micro_batch: 15, ..small() }, 3);
             // Minibatches of less than a slice, and of several.
             for batch_size in [1, 129, 515] {
                 let config = DqnConfig { batch_size, buffer_size: 600, replay_on_device: batch_size == 129, ..small() };

@@ -189,10 +189,10 @@ pub(crate) struct EncoderStage {
     packed_len: usize,
 }
 
-/// A part of an observation between its inputs and its features.
+/// A segment of an observation, with its inputs and its features.
 ///
 /// Inputs are numbers, one-hot vectors of categories, and pixels.
-pub(crate) struct Passage<'a> {
+pub(crate) struct SegmentStage<'a> {
     pub(crate) inputs: Range<usize>,
     /// Index of the first feature.
     pub(crate) first: usize,
@@ -248,15 +248,15 @@ impl EncoderStage {
         self.packed_len
     }
 
-    /// Parts of an observation: pictures, then all else.
-    pub(crate) fn passages(&self) -> impl Iterator<Item = Passage<'_>> {
+    /// Segments of an observation: pictures, then all else.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = SegmentStage<'_>> {
         let n_inputs = |elements: Range<usize>| self.categories.as_ref().map_or(elements.len(), |all| all.n_inputs(&elements));
-        let passage = move |elements: Range<usize>, first, conv| {
+        let segment = move |elements: Range<usize>, first, conv| {
             let begin = n_inputs(0..elements.start);
-            Passage { inputs: begin..begin + n_inputs(elements), first, conv }
+            SegmentStage { inputs: begin..begin + n_inputs(elements), first, conv }
         };
-        let pictures = self.convs.iter().map(move |conv| passage(conv.elements(), conv.first(), Some(conv)));
-        pictures.chain(self.numbers.iter().map(move |numbers| passage(numbers.elements.clone(), numbers.first, None)))
+        let pictures = self.convs.iter().map(move |conv| segment(conv.elements(), conv.first(), Some(conv)));
+        pictures.chain(self.numbers.iter().map(move |numbers| segment(numbers.elements.clone(), numbers.first, None)))
     }
 
     /// Lengths of the buffers of numbers, and of one sample's inputs.

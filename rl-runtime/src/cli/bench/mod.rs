@@ -51,7 +51,7 @@ pub(super) struct NetArgs {
     /// Convolutions, each CHANNELSxKERNELxSTRIDE
     #[arg(long, value_delimiter = ',', value_parser = parse_conv)]
     conv: Vec<[usize; 3]>,
-    /// tanh, relu or elu
+    /// tanh, relu, elu, silu or gelu
     #[arg(long, default_value = "tanh", value_parser = parse_name::<Activation>)]
     activation: Activation,
     /// Policy and value function share the hidden layers

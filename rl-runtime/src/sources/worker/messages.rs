@@ -144,6 +144,14 @@ fn with_parts(space: Space, parts: &[NamedPart]) -> Result<Space, String> {
     if total != space.len() {
         return Err(format!("parts with {total} of {} elements of an observation", space.len()));
     }
+    let mut first = 0;
+    for part in parts {
+        let elements = first..first + len(part).unwrap_or(0);
+        first = elements.end;
+        if part.shape.len() == 3 && space.categories().get(elements).is_some_and(|of| of.iter().any(|n| *n > 0)) {
+            return Err(format!("categories in the picture \"{}\"", part.name));
+        }
+    }
     let mut names: Vec<_> = parts.iter().map(|part| &*part.name).collect();
     names.sort_unstable();
     if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {

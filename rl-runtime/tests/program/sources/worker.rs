@@ -1252,6 +1252,11 @@ fn parts_that_do_not_fit_are_refused_with_the_greeting() {
         json!({"shape": [2], "low": [0, 0], "high": [1, 1], "parts": [{"name": "a", "shape": [1]}, {"name": "a", "shape": [1]}]});
     let error = hostile("observation", &two.to_string(), LONG, 0).unwrap_err().to_string();
     assert!(error.contains("two parts of an observation with the name \"a\""), "{error}");
+    let picture = json!({
+        "shape": [2], "low": [0, 0], "high": [1, 1], "categories": [0, 2], "parts": [{"name": "a", "shape": [1, 1, 2]}]
+    });
+    let error = hostile("observation", &picture.to_string(), LONG, 0).unwrap_err().to_string();
+    assert!(error.contains("categories in the picture \"a\""), "{error}");
     let bytes = json!({"dtype": "u8", "scale": 0.0});
     let error = hostile("observation", &bytes.to_string(), LONG, 0).unwrap_err().to_string();
     assert!(error.contains("bytes with the scale 0; it is above 0 and at most 1"), "{error}");

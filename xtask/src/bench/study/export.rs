@@ -144,9 +144,8 @@ pub(crate) fn measure_bits(study: &Study<'_>) -> Result<()> {
         }
         targets[at].1.push(seen.parse()?);
     }
-    study.write(&format!("{head}{}", table(&targets, n)), None)?;
     ensure!(test.wait()?.success(), "the test failed: see its output");
-    Ok(())
+    study.write(&format!("{head}{}", table(&targets, n)), None)
 }
 
 /// Tabulates the numbers of observations that each target saw of each preset.
