@@ -187,7 +187,7 @@ fn words_without_a_meaning_are_refused() {
     // Two policies that differ in one word tell where it is.
     type Change = fn(&mut Exported);
     let changes: [(&str, Change, u32); 4] = [
-        ("activation", |policy| policy.layers[0].activation = Activation::Elu, 4),
+        ("activation", |policy| policy.layers[0].activation = Activation::Gelu, 6),
         ("flags", |policy| policy.head = Head::Categorical { sizes: vec![2], masked: false }, 2),
         ("runs", |policy| policy.layers[0].kind = LayerKind::Dense { real: 1, padded: 1 }, 0),
         ("bytes", |policy| policy.input.bytes = Some(1.0), 2),
