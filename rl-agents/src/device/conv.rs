@@ -94,7 +94,7 @@ impl DeviceConvs {
     /// Those of their features are columns.
     pub(crate) fn take_gradient(
         &mut self,
-        Queue { stream, kernels }: Queue<'_>,
+        queue: Queue<'_>,
         from: &MatrixColumns<View<'_, f32>>,
         held: Range<usize>,
     ) -> Result<(), Error> {
@@ -102,8 +102,9 @@ impl DeviceConvs {
         let rows = held.start * n..held.end * n;
         let (outputs, Features { activation, slopes, dx }) = self.features_mut();
         let dz = dx.view_mut().into_slice(rows.clone());
-        kernels.derive_columns(stream, from, activation, &outputs.view().slice(rows.clone()), &dz)?;
-        Ok(slopes.map_or(Ok(()), |slopes| kernels.gate_gradient(stream, &dz, &slopes.slice(rows)))?)
+        let y = outputs.view().slice(rows.clone());
+        queue.kernels.derive_columns(queue.stream, from, activation, &y, &dz)?;
+        Ok(queue.pass_gate(slopes, rows, &dz)?)
     }
 
     /// Runs `m` samples forward.
@@ -133,14 +134,14 @@ impl DeviceConvs {
     /// The gradients of the sums of the last convolution have been written.
     pub(crate) fn gradient(
         &mut self,
-        Queue { stream, kernels }: Queue<'_>,
+        queue: Queue<'_>,
         params: &View<'_, f32>,
         slices: &MinibatchSlices,
         inputs: &Buffer<f32>,
         held: Range<usize>,
         partial: &mut ViewMut<'_, f32>,
     ) -> Result<(), Error> {
-        let len = partial.len();
+        let (stream, len) = (queue.stream, partial.len());
         for l in (0..self.0.len()).rev() {
             let (before, from_here) = self.0.split_at_mut(l);
             let DeviceConv { conv, params: range, deltas, .. } = &from_here[0];
@@ -157,7 +158,7 @@ impl DeviceConvs {
             if let Some((activation, slopes, dx)) = dx {
                 let (weights, dx) = (&params.slice(range.clone()), dx.view_mut().into_slice(n_in.clone()));
                 conv.input_gradient(stream, weights, &dz, activation, &x, &dx)?;
-                slopes.map_or(Ok(()), |slopes| kernels.gate_gradient(stream, &dx, &slopes.slice(n_in)))?;
+                queue.pass_gate(slopes, n_in, &dx)?;
             }
         }
         Ok(())

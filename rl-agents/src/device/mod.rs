@@ -13,8 +13,10 @@ pub(crate) mod share;
 pub(crate) mod staged;
 pub(crate) mod times;
 
-use rl_cuda::Stream;
+use std::ops::Range;
+
 use rl_cuda::learner::{Activation as Code, Gate, LearnerKernels};
+use rl_cuda::{Stream, View, ViewMut};
 
 use crate::Activation;
 
@@ -23,6 +25,27 @@ use crate::Activation;
 pub(crate) struct Queue<'a> {
     pub(crate) stream: &'a Stream,
     pub(crate) kernels: &'a LearnerKernels,
+}
+
+impl Queue<'_> {
+    /// Multiplies gradients by the slopes of a gate at `range`, if there is one.
+    pub(crate) fn pass_gate(
+        self,
+        slopes: Option<View<'_, f32>>,
+        range: Range<usize>,
+        dx: &ViewMut<'_, f32>,
+    ) -> Result<(), rl_cuda::Error> {
+        slopes.map_or(Ok(()), |slopes| self.kernels.gate_gradient(self.stream, dx, &slopes.slice(range)))
+    }
+}
+
+/// Purpose of a network.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Acts,
+    Learns,
+    /// Gradients of what dense layers read, alone.
+    Inputs,
 }
 
 /// The kernels' code of an activation, or the gate that replaces it.

@@ -16,8 +16,8 @@ use rl_cuda::{Buffer, Device, View, ViewMut};
 use crate::Error;
 use crate::device::conv::Features;
 use crate::device::memory::DeviceMemory;
-use crate::device::parts::{DeviceEncoder, Purpose};
-use crate::device::{Queue, activation};
+use crate::device::parts::DeviceEncoder;
+use crate::device::{Purpose, Queue, activation};
 use crate::kernel::dense::Dense;
 use crate::kernel::net::{Net, Place};
 
@@ -464,7 +464,7 @@ impl DeviceNet {
             if let Some(Features { activation, slopes, dx }) = features {
                 let dx = dx.view_mut().into_slice(n_in.clone());
                 memory.input_gradient(queue, params, columns, activation, &x, &dx)?;
-                slopes.map_or(Ok(()), |slopes| kernels.gate_gradient(stream, &dx, &slopes.slice(n_in)))?;
+                queue.pass_gate(slopes, n_in, &dx)?;
             }
         }
         encoder.gradient(queue, params, slices, inputs, held..held + samples.len(), partial)
@@ -475,11 +475,12 @@ impl DeviceNet {
     /// Their activations are held. With slices, writes the partial gradients of the weights, too.
     fn dense_back(
         &mut self,
-        Queue { stream, kernels }: Queue<'_>,
+        queue: Queue<'_>,
         params: &View<'_, f32>,
         samples: Range<usize>,
         mut weights: Option<(&MinibatchSlices, &mut ViewMut<'_, f32>)>,
     ) -> Result<(), Error> {
+        let Queue { stream, kernels } = queue;
         let held = samples.start - self.holds.start;
         let of = |len: usize| held * len..(held + samples.len()) * len;
         let of_all = |len: usize| samples.start * len..samples.end * len;
@@ -523,9 +524,7 @@ impl DeviceNet {
             let add = last.is_some_and(|last| last != l);
             let layer = DenseParams { layer: *dense, params: params.slice(range.clone()) };
             kernels.input_gradient(stream, layer, &dz, derive, add, &dx)?;
-            if let Some(slopes) = slopes.filter(|_| first == Some(l)) {
-                kernels.gate_gradient(stream, &dx, &slopes.slice(of(dense.n_in)))?;
-            }
+            queue.pass_gate(slopes.filter(|_| first == Some(l)), of(dense.n_in), &dx)?;
         }
         Ok(())
     }

@@ -8,19 +8,10 @@ use rl_cuda::learner::{Activation, MatrixColumns, MinibatchSlices};
 use rl_cuda::{Buffer, Device, View, ViewMut};
 
 use crate::Error;
-use crate::device::Queue;
 use crate::device::conv::{DeviceConvs, Features};
+use crate::device::{Purpose, Queue};
 use crate::kernel::encoder::parts::SegmentStage;
 use crate::kernel::net::Net;
-
-/// Purpose of a network on a device.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    Acts,
-    Learns,
-    /// Gradients of what dense layers read, alone.
-    Inputs,
-}
 
 /// Encoder of observations.
 #[derive(Debug)]
