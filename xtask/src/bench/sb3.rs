@@ -55,12 +55,12 @@ const ON_POLICY: [Case; 3] = [
 const CONTINUOUS: [Case; 8] = [
     Case { algo: "sac", env: "HalfCheetah-v5", n_envs: 1, steps: 30_000, seeds: 10, settings: &[SAC] },
     Case { algo: "sac", env: "Hopper-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[SAC] },
-    Case { algo: "sac", env: "Walker2d-v5", n_envs: 1, steps: 30_000, seeds: 10, settings: &[SAC] },
+    Case { algo: "sac", env: "Walker2d-v5", n_envs: 1, steps: 30_000, seeds: 20, settings: &[SAC] },
     Case { algo: "td3", env: "HalfCheetah-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[TD3] },
     Case { algo: "td3", env: "Hopper-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[TD3] },
     Case { algo: "td3", env: "Walker2d-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[TD3] },
     Case { algo: "sac", env: "LunarLanderContinuous-v3", n_envs: 1, steps: 30_000, seeds: 10, settings: &[SAC] },
-    Case { algo: "td3", env: "LunarLanderContinuous-v3", n_envs: 1, steps: 30_000, seeds: 10, settings: &[TD3] },
+    Case { algo: "td3", env: "LunarLanderContinuous-v3", n_envs: 1, steps: 30_000, seeds: 20, settings: &[TD3] },
 ];
 /// Their vector environments and numbers of threads; the fastest is compared.
 const WAYS: [(&str, &str); 4] = [("dummy", "1"), ("dummy", "2"), ("subproc", "1"), ("subproc", "2")];
