@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use rl_cuda::measure::{self, Case, Mode};
 use rl_cuda::{ActionSource, CudaVecEnv, Device, Error};
+use rl_envs::catalog::Entry;
 
 fn main() -> Result<ExitCode, Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -23,7 +24,8 @@ fn main() -> Result<ExitCode, Error> {
     let top = if emulated { 6 } else { 22 };
     let (free, total) = device.memory()?;
     line("device", &[("device", text(&device.to_string())), ("free_bytes", int(free)), ("total_bytes", int(total))]);
-    let mut bench = Bench { device, seconds, failed: 0 };
+    let cartpole = rl_envs::catalog::find("cartpole")?;
+    let mut bench = Bench { device, cartpole, seconds, failed: 0 };
 
     let copy_bytes = if emulated { 1 << 16 } else { 1 << 30 };
     // The first measurement wakes the device up.
@@ -31,7 +33,7 @@ fn main() -> Result<ExitCode, Error> {
     let copy = bench.noted("copy", copies.into_iter().last().unwrap_or(Ok(0.0)));
     line("copy", &[("value", number(copy)), ("unit", text("bytes/s"))]);
     for entry in rl_envs::catalog::twinned() {
-        let Some(info) = CudaVecEnv::new(&bench.device, entry.name, 1)?.kernel_info(ActionSource::Random)? else { continue };
+        let Some(info) = CudaVecEnv::of_entry(&bench.device, entry, 1)?.kernel_info(ActionSource::Random)? else { continue };
         let fields = [
             ("env", text(entry.name)),
             ("registers", info.registers.to_string()),
@@ -46,13 +48,13 @@ fn main() -> Result<ExitCode, Error> {
     let n = 1 << top.min(20);
     let block = bench.sweep(n, Mode::Launches).unwrap_or(128);
     let long = |mode, source| {
-        let case = Case { env: "cartpole", n_envs: n, block, mode, source, repeat: 1 };
+        let case = Case { env: cartpole, n_envs: n, block, mode, source, repeat: 1 };
         measure::env_steps(&bench.device, &case, 5.0 * seconds)
     };
     let launches = [ActionSource::Given, ActionSource::Random].map(|source| long(Mode::Launches, source));
     let [graph, fused] = [Mode::Graph, Mode::Fused].map(|mode| long(mode, ActionSource::Random));
     let copy = copy.max(bench.noted("copy", measure::copy_bandwidth(&bench.device, copy_bytes, 5.0 * seconds)));
-    let bytes = measure::step_bytes(&CudaVecEnv::new(&bench.device, "cartpole", 1)?) as f64;
+    let bytes = measure::step_bytes(&CudaVecEnv::of_entry(&bench.device, cartpole, 1)?) as f64;
     let [given, random] = launches.map(|rate| bench.noted("launches", rate) * bytes / copy);
     bar("one-launch CartPole, given actions, share of the copy bandwidth", given, Some(0.6));
     bar("one-launch CartPole, actions drawn by the kernel, share of the copy bandwidth", random, None);
@@ -68,12 +70,12 @@ fn main() -> Result<ExitCode, Error> {
     }
     for power in [0, 4, 8, 10, 12, 14, 16, 18, 20].into_iter().filter(|power| *power <= top) {
         for repeat in (0..=8).map(|power| 1 << power) {
-            Mode::ALL.into_iter().for_each(|mode| bench.steps("cartpole", 1 << power, block, mode, repeat));
+            Mode::ALL.into_iter().for_each(|mode| bench.steps(cartpole, 1 << power, block, mode, repeat));
         }
     }
     for entry in rl_envs::catalog::twinned() {
         for power in [16, 20].map(|power: i32| power.min(top)) {
-            Mode::ALL.into_iter().for_each(|mode| bench.steps(entry.name, 1 << power, 128, mode, 1));
+            Mode::ALL.into_iter().for_each(|mode| bench.steps(entry, 1 << power, 128, mode, 1));
         }
     }
 
@@ -113,6 +115,7 @@ fn main() -> Result<ExitCode, Error> {
 /// Measurements, any of which may fail without ending the others.
 struct Bench {
     device: Device,
+    cartpole: &'static Entry,
     seconds: f64,
     failed: usize,
 }
@@ -133,9 +136,9 @@ impl Bench {
 
     /// Measures every block size for `envs` CartPoles and returns the best.
     fn sweep(&mut self, envs: usize, mode: Mode) -> Option<u32> {
-        match measure::sweep_blocks(&self.device, "cartpole", envs, mode, self.seconds) {
+        match measure::sweep_blocks(&self.device, self.cartpole, envs, mode, self.seconds) {
             Ok(rates) => {
-                rates.iter().for_each(|(block, rate)| self.row("cartpole", envs, *block, mode, 1, *rate));
+                rates.iter().for_each(|(block, rate)| self.row(self.cartpole, envs, *block, mode, 1, *rate));
                 measure::best_block(&rates)
             }
             Err(error) => {
@@ -145,16 +148,16 @@ impl Bench {
         }
     }
 
-    fn steps(&mut self, env: &str, envs: usize, block: u32, mode: Mode, repeat: u32) {
+    fn steps(&mut self, env: &Entry, envs: usize, block: u32, mode: Mode, repeat: u32) {
         let case = Case { env, n_envs: envs, block, mode, source: ActionSource::Random, repeat };
-        let rate = self.noted(env, measure::env_steps(&self.device, &case, self.seconds));
+        let rate = self.noted(env.name, measure::env_steps(&self.device, &case, self.seconds));
         self.row(env, envs, block, mode, repeat, Some(rate));
     }
 
-    fn row(&self, env: &str, envs: usize, block: u32, mode: Mode, repeat: u32, rate: Option<f64>) {
-        let n_steps = CudaVecEnv::new(&self.device, env, envs).and_then(|envs| measure::n_steps(&envs)).unwrap_or(0);
+    fn row(&self, env: &Entry, envs: usize, block: u32, mode: Mode, repeat: u32, rate: Option<f64>) {
+        let n_steps = CudaVecEnv::of_entry(&self.device, env, envs).and_then(|envs| measure::n_steps(&envs)).unwrap_or(0);
         let fields = [
-            ("env", text(env)),
+            ("env", text(env.name)),
             ("envs", int(envs)),
             ("block", block.to_string()),
             ("mode", text(mode.name())),

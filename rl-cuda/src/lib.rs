@@ -31,7 +31,7 @@ pub use driver::pinned::{CpuAccess, PinnedSlab};
 pub use driver::sources::Module;
 pub use driver::stream::{Event, Stream};
 pub use envs::steps::{ActionViews, DeviceActions, DeviceObs, DeviceSteps, ObsViews, StepViews};
-pub use envs::twins::Constants;
+pub use envs::twins::{Constants, EnvKernels};
 pub use envs::vec_env::{ActionSource, CudaVecEnv, RolloutGraph, StepsGraph};
 pub use error::Error;
 pub use sensors::{Reading, Sensors};

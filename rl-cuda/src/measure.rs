@@ -3,6 +3,7 @@
 use crate::driver::graph::CAPTURING;
 use crate::targets::{Row, Steps, TargetKernels, WordBuffers};
 use crate::{ActionSource, Buffer, CpuAccess, CudaVecEnv, Device, DeviceSteps, Error, PinnedSlab, Stream};
+use rl_envs::catalog::Entry;
 use rl_envs::{Dtype, VecEnv};
 
 /// Way of launching steps.
@@ -34,8 +35,8 @@ impl Mode {
 /// One measurement of environment steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
-    /// Name of the environment.
-    pub env: &'a str,
+    /// Environment.
+    pub env: &'a Entry,
     /// Number of environments.
     pub n_envs: usize,
     /// Threads per block.
@@ -103,7 +104,7 @@ pub fn n_steps(envs: &CudaVecEnv) -> Result<usize, Error> {
 /// The errors of [`CudaVecEnv`].
 pub fn env_steps(device: &Device, case: &Case<'_>, seconds: f64) -> Result<f64, Error> {
     let Case { env, n_envs, block, mode, source, repeat } = *case;
-    let mut envs = CudaVecEnv::new(device, env, n_envs)?.with_block(block);
+    let mut envs = CudaVecEnv::of_entry(device, env, n_envs)?.with_block(block);
     let stream = device.stream()?;
     let n_steps = n_steps(&envs)?;
     let mut steps = DeviceSteps::zeros(device, n_steps, n_envs, envs.observation_space(), envs.action_space())?;
@@ -139,12 +140,12 @@ pub const BLOCKS: [u32; 6] = [32, 64, 128, 256, 512, 1024];
 /// The errors of [`CudaVecEnv`], except those of a launch.
 pub fn sweep_blocks(
     device: &Device,
-    name: &str,
+    env: &Entry,
     n_envs: usize,
     mode: Mode,
     seconds: f64,
 ) -> Result<Vec<(u32, Option<f64>)>, Error> {
-    let case = |block| Case { env: name, n_envs, block, mode, source: ActionSource::Random, repeat: 1 };
+    let case = |block| Case { env, n_envs, block, mode, source: ActionSource::Random, repeat: 1 };
     let measure = |block| match env_steps(device, &case(block), seconds) {
         Ok(rate) => Ok((block, Some(rate))),
         // A graph reports a rejected launch when it is instantiated, as a driver error.
@@ -284,17 +285,22 @@ pub fn host_copies(device: &Device, bytes: usize, seconds: f64) -> Result<HostCo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rl_envs::catalog;
+
+    fn entry(name: &str) -> &'static Entry {
+        catalog::find(name).unwrap()
+    }
 
     #[test]
     fn everything_that_is_measured_can_be() {
         for device in Device::for_tests() {
             for mode in Mode::ALL {
                 for (source, repeat) in [(ActionSource::Random, 1), (ActionSource::Random, 3), (ActionSource::Given, 1)] {
-                    let case = Case { env: "cartpole", n_envs: 65, block: 64, mode, source, repeat };
+                    let case = Case { env: entry("cartpole"), n_envs: 65, block: 64, mode, source, repeat };
                     assert!(env_steps(&device, &case, 1e-3).unwrap() > 0.0);
                 }
             }
-            let rates = sweep_blocks(&device, "snake", 33, Mode::Launches, 1e-3).unwrap();
+            let rates = sweep_blocks(&device, entry("snake"), 33, Mode::Launches, 1e-3).unwrap();
             assert!(rates.iter().map(|(block, _)| *block).eq(BLOCKS) && best_block(&rates).is_some());
             assert!(copy_bandwidth(&device, 1 << 16, 1e-3).unwrap() > 0.0);
             assert!(gae_bandwidth(&device, 8, 65, 1e-3).unwrap() > 0.0);

@@ -14,6 +14,7 @@ use rl_cuda::elementary::{self, Function};
 use rl_cuda::learner::Episodes;
 use rl_cuda::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
 use rl_cuda::{ActionSource, Buffer, CudaVecEnv, Device, DeviceSteps, Element, View};
+use rl_envs::wrappers::{Hidden, Wrappers};
 use rl_envs::{Actions, Dtype, Obs, Purpose, Rng, Spaces, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
@@ -199,8 +200,9 @@ fn near_the_top_wall(n: usize) -> Vec<u8> {
 
 fn hide(device: &Device, bits: &mut Bits<'_>) {
     let (n, k, stream) = (100, 30, device.stream().unwrap());
-    let mut envs = CudaVecEnv::new(device, "cartpole", n).unwrap().with_hidden(&[1, 3]).unwrap();
-    let Spaces { obs, actions } = catalog::find("cartpole").unwrap().spaces();
+    let hidden = Wrappers { hide: Hidden::Velocities, ..Wrappers::default() };
+    let entry = catalog::find("cartpole").unwrap().wrapped(hidden);
+    let (mut envs, Spaces { obs, actions }) = (CudaVecEnv::of_entry(device, &entry, n).unwrap(), entry.spaces());
     let mut steps = DeviceSteps::zeros(device, k, n, &obs, &actions).unwrap();
     let rows = steps.rows(0..1);
     envs.reset_on(&stream, 3, &rows.obs, None).unwrap();

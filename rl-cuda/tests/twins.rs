@@ -11,10 +11,13 @@ mod corridor;
 use beside::{Driven, Player, SIZES, compare, compare_batches};
 use corridor::Params;
 use rl_cuda::elementary::{self, Function};
-use rl_cuda::{ActionSource, Constants, CudaVecEnv, Device, DeviceActions, DeviceSteps, Module};
+use rl_cuda::{ActionSource, Constants, CudaVecEnv, Device, DeviceActions, DeviceSteps, EnvKernels, Module};
+use rl_envs::cartpole::CartPole;
+use rl_envs::catalog::Entry;
 use rl_envs::grid_world::{self, GridWorld, Level};
 use rl_envs::lanes::{Dynamics, Lane};
 use rl_envs::minatar::{Game, MinAtar};
+use rl_envs::wrappers::{Hidden, Wrappers};
 use rl_envs::{
     ActionSpace, Actions, Env, Purpose, RandomActions, Rng, Space, Step, SyncVecEnv, VecEnv, asterix, breakout, catalog, codec,
     freeway, math, seaquest, space_invaders,
@@ -240,12 +243,12 @@ fn kernels_of_the_users_own_step_as_their_original() {
     for device in Device::for_tests() {
         for n in SIZES {
             let original = SyncVecEnv::new(n, Lane::<Params, 2, 1>::default());
-            let twin = corridor::on_device(&device, n).unwrap();
+            let twin = CudaVecEnv::of_entry(&device, &corridor::ENTRY, n).unwrap();
             // Before step 100, where episodes are truncated, they end only by arriving.
             let ended = compare_batches("corridor", [Box::new(original), Box::new(twin)], n as u64, 99).unwrap();
             assert!(ended > 0 || n < 1000, "{device}: no episode arrived");
         }
-        let mut envs = corridor::on_device(&device, 33).unwrap();
+        let mut envs = CudaVecEnv::of_entry(&device, &corridor::ENTRY, 33).unwrap();
         let stream = device.stream().unwrap();
         let mut steps = DeviceSteps::zeros(&device, 1, 33, envs.observation_space(), envs.action_space()).unwrap();
         envs.reset_on(&stream, 5, &steps.rows(0..1).obs, None).unwrap();
@@ -310,8 +313,8 @@ impl<const OBS: usize, const WORDS: usize> Dynamics<2, 1> for Misfit<OBS, WORDS>
 fn kernels_whose_rules_have_other_spaces_or_too_many_constants_are_refused() {
     fn refused<const OBS: usize, const WORDS: usize>(device: &Device) -> Option<String> {
         // SAFETY: nothing is launched.
-        let made = unsafe { CudaVecEnv::with_kernels::<Misfit<OBS, WORDS>, 2, 1>(device, &CORRIDOR, 3) };
-        made.err().map(|error| error.to_string())
+        let kernels = unsafe { EnvKernels::of::<Misfit<OBS, WORDS>, 2, 1>(&CORRIDOR) };
+        CudaVecEnv::with_kernels(device, &kernels, 3).err().map(|error| error.to_string())
     }
     for device in Device::for_tests() {
         let no_numbers = Some("the rules of corridor: the observation space does not have D numbers".into());
@@ -327,9 +330,71 @@ fn kernels_that_do_not_fit_their_rules_are_refused() {
     static MISNAMED: Module = Module::new("passage", SOURCE, PTX);
     for device in Device::for_tests() {
         // SAFETY: nothing is launched.
-        let refused = unsafe { CudaVecEnv::with_kernels::<Params, 2, 1>(&device, &MISNAMED, 3) }.unwrap_err();
+        let kernels = unsafe { EnvKernels::of::<Params, 2, 1>(&MISNAMED) };
+        let refused = CudaVecEnv::with_kernels(&device, &kernels, 3).unwrap_err();
         assert_eq!(refused.to_string(), "the module passage has no kernel passage_reset", "{device}");
     }
+}
+
+#[test]
+fn an_entry_has_the_kernels_that_step_it_or_none() {
+    let stacked = Wrappers { frame_stack: 2, ..Wrappers::default() };
+    let refused = [
+        (Entry::of::<CartPole>("cartpole", "without kernels"), "environment \"cartpole\" has no kernels"),
+        (corridor::ENTRY.wrapped(stacked), "environment \"corridor\" has no kernels"),
+        (
+            Entry::of::<CartPole>("other", "").with_kernels(&corridor::KERNELS),
+            "the rules of corridor: the spaces are not those of the entry with these kernels",
+        ),
+    ];
+    for device in Device::for_tests() {
+        for (entry, reason) in &refused {
+            let error = CudaVecEnv::of_entry(&device, entry, 3).unwrap_err().to_string();
+            assert!(error.starts_with(reason), "{device}: {error}");
+        }
+    }
+}
+
+/// Checks an entry's kernels on a device; returns the line that tells of it.
+fn checked(device: &Device, entry: &Entry) -> String {
+    let on_device = |n| {
+        let envs = CudaVecEnv::of_entry(device, entry, n).map_err(|error| rl_envs::Error::Device(error.to_string()))?;
+        Ok(Box::new(envs) as Box<dyn VecEnv>)
+    };
+    entry.check_kernels(&on_device).to_string()
+}
+
+#[test]
+fn kernels_that_differ_from_their_rules_fail_the_check_that_names_the_step() {
+    for device in Device::for_tests() {
+        assert_eq!(checked(&device, &corridor::ENTRY), "PASS kernels: the kernels give what the environment gives", "{device}");
+        let hidden = catalog::find("pendulum").unwrap().wrapped(Wrappers { hide: Hidden::Velocities, ..Wrappers::default() });
+        assert!(checked(&device, &hidden).starts_with("PASS "), "{device}");
+    }
+    let Some(device) = Device::for_tests().into_iter().find(Device::is_emulated) else { return };
+    let planted = |changes: &[(&str, &str)]| {
+        let mut source = SOURCE.to_string();
+        for (from, to) in changes {
+            assert!(source.contains(from), "{from}");
+            source = source.replace(from, to);
+        }
+        let module: &'static Module = Box::leak(Box::new(Module::new("corridor", source.leak(), PTX)));
+        // SAFETY: the kernels have the arguments of the rules of `Params`.
+        #[allow(unsafe_code)]
+        let kernels: &'static EnvKernels = Box::leak(Box::new(unsafe { EnvKernels::of::<Params, 2, 1>(module) }));
+        checked(&device, &Entry::lanes::<Params, 2, 1>("corridor", "with a mistake").with_kernels(kernels))
+    };
+    let start = planted(&[("rng.uniform_in(0.0f, 1.0f)", "rng.uniform_in(0.0f, 0.9f)")]);
+    assert!(start.starts_with("FAIL kernels: environment 0 differs at step 0 of 1, on the device and on the CPU"), "{start}");
+    let end = planted(&[("state.elapsed >= max_steps", "state.elapsed > max_steps")]);
+    assert!(end.starts_with("FAIL kernels: environment ") && end.contains(" differs at step "), "{end}");
+    // All steps are the same with the words of a state in another order, but no run could move between device and CPU.
+    let order = planted(&[
+        ("words[0] = math::to_bits(state.x);", "words[1] = math::to_bits(state.x);"),
+        ("words[1] = state.elapsed;", "words[0] = state.elapsed;"),
+        ("{math::from_bits(words[0]), words[1]}", "{math::from_bits(words[1]), words[0]}"),
+    ]);
+    assert!(order.starts_with("FAIL kernels: the saved states of a batch of 1 differ"), "{order}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::batch::hidden::HiddenVecEnv;
 use crate::batch::lanes::{Dynamics, Lane, LanesVecEnv};
 use crate::batch::wrappers::{Hidden, Wrappers};
-use crate::check::batch::{check_batches, check_lanes};
+use crate::check::batch::{check_batches, check_kernels, check_lanes};
 use crate::check::trace::{TraceStep, trace};
 use crate::check::{Check, check_env_each};
 use crate::envs::grid_world::GridWorld;
@@ -58,10 +58,23 @@ pub struct Entry {
     /// Description of the task in a line.
     pub about: &'static str,
     wrappers: Wrappers,
-    /// True if there are CUDA kernels of the same name.
-    twinned: bool,
+    twin: Twin,
     kind: Kind,
 }
+
+/// Kernels that step an environment on a device.
+#[derive(Clone, Copy)]
+enum Twin {
+    Missing,
+    /// Those of the same name, which this project has.
+    Named,
+    Own(&'static dyn Kernels),
+}
+
+/// Kernels of an environment of your own.
+///
+/// Implemented by `rl_cuda::EnvKernels`; a trait because this crate has no devices.
+pub trait Kernels: Any + Sync {}
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -134,7 +147,7 @@ impl Entry {
     /// ```
     #[must_use]
     pub const fn of<E: Env + Default + 'static>(name: &'static str, about: &'static str) -> Self {
-        Self { name, about, wrappers: PLAIN, twinned: false, kind: Kind::Stepped(Stepped::of::<E>()) }
+        Self { name, about, wrappers: PLAIN, twin: Twin::Missing, kind: Kind::Stepped(Stepped::of::<E>()) }
     }
 
     /// Creates an entry for an environment that blocks, made by its `Default`.
@@ -159,20 +172,35 @@ impl Entry {
         let floats = any.downcast_ref().map(|&make| MakeBlocking::F32(make));
         let bytes = || any.downcast_ref().map(|&make| MakeBlocking::U8(make));
         let make = floats.or_else(bytes).expect("elements are f32 or u8");
-        Self { name, about, wrappers: PLAIN, twinned: false, kind: Kind::Blocking { make, bytes: size_of::<E>() } }
+        Self { name, about, wrappers: PLAIN, twin: Twin::Missing, kind: Kind::Blocking { make, bytes: size_of::<E>() } }
     }
 
     /// Adds that there are CUDA kernels of the same name.
     const fn twinned(self) -> Self {
-        Self { twinned: true, ..self }
+        Self { twin: Twin::Named, ..self }
     }
 
-    /// Returns true if the CUDA kernels of this name step the same environment.
+    /// Adds kernels of your own, which step the same environment.
+    ///
+    /// It then steps on the device that learns, as those of the catalog do: see `rl_cuda::EnvKernels`.
+    #[must_use]
+    pub const fn with_kernels(self, kernels: &'static dyn Kernels) -> Self {
+        Self { twin: Twin::Own(kernels), ..self }
+    }
+
+    /// Returns the kernels of [`with_kernels`](Self::with_kernels).
+    #[must_use]
+    pub fn kernels(&self) -> Option<&'static dyn Kernels> {
+        if let Twin::Own(kernels) = self.twin { Some(kernels) } else { None }
+    }
+
+    /// Returns true if kernels step the same environment on a device.
     ///
     /// False with any wrapper but that which hides elements.
     #[must_use]
     pub fn is_twinned(&self) -> bool {
-        self.twinned && Wrappers { hide: Hidden::Nothing, ..self.wrappers } == Wrappers::default()
+        let plain = Wrappers { hide: Hidden::Nothing, ..self.wrappers } == Wrappers::default();
+        plain && !matches!(self.twin, Twin::Missing)
     }
 
     /// Returns the elements of an observation that the wrappers hide.
@@ -195,7 +223,7 @@ impl Entry {
     /// Two wrappers apply: stacked frames and clipped rewards.
     #[must_use]
     pub fn outside(name: &'static str, about: &'static str, batches: &'static dyn Batches) -> Self {
-        Self { name, about, wrappers: PLAIN, twinned: false, kind: Kind::Outside(batches) }
+        Self { name, about, wrappers: PLAIN, twin: Twin::Missing, kind: Kind::Outside(batches) }
     }
 
     /// Returns the maker of batches of an [`Entry::outside`], or `None`.
@@ -231,11 +259,11 @@ impl Entry {
         };
         let check: fn(&mut dyn FnMut(Check)) = |each| {
             check_env_each(&Lane::<P, W, D>::default(), each);
-            let alone = |n| Box::new(SyncVecEnv::new(n, Lane::<P, W, D>::default())) as Box<dyn VecEnv>;
-            each(check_lanes([&alone, &|n| Box::new(LanesVecEnv::slice(0..n, P::default()))]));
+            let alone = |n| Ok(Box::new(SyncVecEnv::new(n, Lane::<P, W, D>::default())) as Box<dyn VecEnv>);
+            each(check_lanes([&alone, &|n| Ok(Box::new(LanesVecEnv::slice(0..n, P::default())))]));
         };
         let stepped = Stepped { slice, bytes, check, ..Stepped::of::<Lane<P, W, D>>() };
-        Self { name, about, wrappers: PLAIN, twinned: false, kind: Kind::Stepped(stepped) }
+        Self { name, about, wrappers: PLAIN, twin: Twin::Missing, kind: Kind::Stepped(stepped) }
     }
 
     /// Returns this environment in `wrappers`, which replace those of the entry.
@@ -373,6 +401,15 @@ impl Entry {
         let mut checks = Vec::new();
         self.check_each(&mut |check| checks.push(check))?;
         Ok(checks)
+    }
+
+    /// Tests that kernels on a device give the bits of this environment.
+    ///
+    /// `on_device` creates batches of n environments there. The observations, rewards, flags and saved states of up to 65 of them
+    /// are compared over some hundred random steps.
+    #[must_use]
+    pub fn check_kernels(&self, on_device: &dyn Fn(usize) -> Result<Box<dyn VecEnv>, Error>) -> Check {
+        check_kernels([&|n| self.sync(n), on_device])
     }
 
     /// Passes each of the checks of [`check`](Self::check) to `each` once it is done.

@@ -74,7 +74,7 @@ impl DeviceCollector {
             slices = slices.drain(ranks::share(slices.len(), ranks.rank(), ranks.n_ranks())).collect();
         }
         let n = share.as_ref().map_or(shape, |share| share.rollout.shape()).n_envs;
-        let envs = CudaVecEnv::new(device, env.name, n)?.with_first_env(slices[0].start as u32).with_hidden(&env.hidden())?;
+        let envs = CudaVecEnv::of_entry(device, env, n)?.with_first_env(slices[0].start as u32);
         let of_envs = RolloutShape::new(shape.n_steps, shape.n_envs, envs.observation_space(), envs.action_space());
         if of_envs.with_state_len(shape.state_len) != shape {
             return Err(Error::Spaces);

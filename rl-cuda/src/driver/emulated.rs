@@ -81,7 +81,7 @@ impl Emulated {
     #[allow(unsafe_code)]
     pub(crate) fn function(&self, module: &Module, name: &str) -> Result<HostKernel, Error> {
         let library = self.library(module)?;
-        // SAFETY: HOST_KERNEL in cuda_on_host.h gives every function with this prefix the type `Run`; `CudaVecEnv::with_kernels`
+        // SAFETY: HOST_KERNEL in cuda_on_host.h gives every function with this prefix the type `Run`; `EnvKernels::of`
         // asks that of other modules.
         let symbol = unsafe { library.get::<Run>(format!("host_{name}").as_bytes()) };
         let run = *symbol.map_err(|_| Error::NoKernel { module: module.name, kernel: name.into() })?;
@@ -291,7 +291,7 @@ fn failed(path: &Path, error: std::io::Error) -> Error {
 
 #[allow(unsafe_code)]
 fn open(path: &Path) -> Result<Library, Error> {
-    // SAFETY: the library has no initialisers of its own, which `CudaVecEnv::with_kernels` asks of other modules.
+    // SAFETY: the library has no initialisers of its own, which `EnvKernels::of` asks of other modules.
     unsafe { Library::new(path) }.map_err(|error| {
         let why = error.source().map_or_else(String::new, |why| format!(": {why}"));
         Error::Emulation(format!("{}: {error}{why}", path.display()))

@@ -16,7 +16,7 @@ impl Module {
     /// Declares the kernels of an environment of your own.
     ///
     /// `name` is the stem of the file and the prefix of its kernels. `source` includes no other headers than those of this crate,
-    /// and `ptx` is compiled from it. See [`CudaVecEnv::with_kernels`](crate::CudaVecEnv::with_kernels).
+    /// and `ptx` is compiled from it. See [`EnvKernels`](crate::EnvKernels).
     ///
     /// # Panics
     /// If `name` is empty, or has other characters than ASCII letters, digits and `_`.

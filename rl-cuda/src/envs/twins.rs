@@ -3,12 +3,15 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use rl_envs::catalog::Kernels;
 use rl_envs::grid_world::{self, GridWorld, Level};
 use rl_envs::lanes::{Dynamics, Lane};
 use rl_envs::{
     Canvas, Env, Error, SavedEnvs, Spaces, acrobot, asterix, breakout, cartpole, codec, freeway, mountain_car,
     mountain_car_continuous, pendulum, repeat_first, seaquest, snake, space_invaders,
 };
+
+use crate::Module;
 
 /// Saves the states of a range of environments.
 ///
@@ -57,11 +60,6 @@ pub(crate) struct Twin {
 }
 
 impl Twin {
-    /// Describes rules of the user's own, with their default constants.
-    pub(crate) fn of_rules<P: Dynamics<W, D> + Constants + 'static, const W: usize, const D: usize>(name: &'static str) -> Self {
-        Self::of::<Lane<P, W, D>>(name)
-    }
-
     const fn of<E: Twinned + 'static>(name: &'static str) -> Self {
         Self {
             name,
@@ -74,6 +72,39 @@ impl Twin {
         }
     }
 }
+
+/// Rules and kernels of an environment of your own.
+///
+/// Given to an entry by [`Entry::with_kernels`](rl_envs::catalog::Entry::with_kernels), they step its environments on the device
+/// that learns. `docs/gpu.md` has an example.
+#[derive(Clone, Copy, Debug)]
+pub struct EnvKernels {
+    pub(crate) twin: Twin,
+    pub(crate) module: &'static Module,
+    /// Elements of an observation.
+    pub(crate) n_observed: usize,
+}
+
+impl EnvKernels {
+    /// Declares that the kernels of `module` step an environment with the rules `P`.
+    ///
+    /// The rules have their default constants. The file of kernels includes `lanes.cuh`, writes the rules again and ends with
+    /// `ENV_KERNELS(NAME, Lane<Params>)`, where `NAME` is the module's name.
+    ///
+    /// # Safety
+    /// Source and PTX have the kernels that `ENV_KERNELS` makes of rules with `W` words of state, `D` numbers observed, actions
+    /// of the kind and number of `P`, and constants of 32 bits each as [`Constants::words`] returns them. The rules access no
+    /// other memory than their arguments, and there are no global objects.
+    #[allow(unsafe_code)]
+    #[must_use]
+    pub const unsafe fn of<P: Dynamics<W, D> + Constants + 'static, const W: usize, const D: usize>(
+        module: &'static Module,
+    ) -> Self {
+        Self { twin: Twin::of::<Lane<P, W, D>>(module.name), module, n_observed: D }
+    }
+}
+
+impl Kernels for EnvKernels {}
 
 /// Every environment that has kernels.
 pub(crate) const TWINS: &[Twin] = &[
@@ -96,10 +127,14 @@ pub(crate) const TWINS: &[Twin] = &[
 
 /// Returns the twin with this name.
 pub(crate) fn find(name: &str) -> Result<&'static Twin, crate::Error> {
+    TWINS.iter().find(|twin| twin.name == name).ok_or_else(|| unknown(name))
+}
+
+/// Returns the error of an environment without kernels.
+pub(crate) fn unknown(name: &str) -> crate::Error {
     static KNOWN: OnceLock<String> = OnceLock::new();
-    let known = || KNOWN.get_or_init(|| TWINS.iter().map(|twin| twin.name).collect::<Vec<_>>().join(", ")).clone();
-    let unknown = || crate::Error::NoKernels { name: name.into(), known: known() };
-    TWINS.iter().find(|twin| twin.name == name).ok_or_else(unknown)
+    let known = KNOWN.get_or_init(|| TWINS.iter().map(|twin| twin.name).collect::<Vec<_>>().join(", "));
+    crate::Error::NoKernels { name: name.into(), known: known.clone() }
 }
 
 /// State of environment `i` of `n`, as columns.

@@ -5,16 +5,17 @@
 mod corners;
 mod host;
 
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
-use rl_envs::lanes::Dynamics;
+use rl_envs::catalog::Entry;
 use rl_envs::{ActionSpace, Dtype, Space, either};
 
 use crate::driver::args::{Args, args};
 use crate::driver::kernel::{Kernel, KernelInfo};
 use crate::envs::steps::Host;
-use crate::envs::twins::{self, Constants, StateColumns, Twin};
+use crate::envs::twins::{self, EnvKernels, StateColumns, Twin};
 use crate::error::length;
 use crate::{
     ActionViews, Buffer, Device, DeviceSteps, Error, Graph, Module, ObsViews, StepViews, Stream, ViewMut, driver::sources,
@@ -152,35 +153,45 @@ impl CudaVecEnv {
         Self::of_twin(device, *twins::find(name)?, sources::module(name), n_envs)
     }
 
-    /// Creates `n_envs` environments with your own rules and kernels.
+    /// Creates `n_envs` environments of `entry`, in its wrappers.
     ///
-    /// The rules `P` have their default constants. The file of kernels includes `lanes.cuh`, writes the rules again and ends with
-    /// `ENV_KERNELS(NAME, Lane<Params>)`, where `NAME` is the module's name. `docs/gpu.md` has an example and the compiler's
-    /// options.
+    /// # Errors
+    /// [`Error::NoKernels`] if the entry or its wrappers have none; those of [`CudaVecEnv::with_kernels`]; [`Error::Rules`] if
+    /// the kernels step an environment with other spaces.
+    pub fn of_entry(device: &Device, entry: &Entry, n_envs: usize) -> Result<Self, Error> {
+        if !entry.is_twinned() {
+            return Err(twins::unknown(entry.name));
+        }
+        let envs = match entry.kernels() {
+            None => Self::new(device, entry.name, n_envs)?,
+            Some(kernels) => {
+                let kernels: &dyn Any = kernels;
+                let kernels: &EnvKernels = kernels.downcast_ref().ok_or_else(|| twins::unknown(entry.name))?;
+                if (kernels.twin.spaces)() != entry.spaces() {
+                    let what = "the spaces are not those of the entry with these kernels";
+                    return Err(Error::Rules { module: kernels.module.name, what });
+                }
+                Self::with_kernels(device, kernels, n_envs)?
+            }
+        };
+        envs.with_hidden(&entry.hidden())
+    }
+
+    /// Creates `n_envs` environments with your own rules and kernels.
     ///
     /// # Errors
     /// [`Error::Rules`] if the observations are not `D` numbers or there are more than 48 constants; [`Error::NoKernel`];
     /// [`Error::Emulation`] if the source does not compile for the host; and as [`CudaVecEnv::new`].
-    ///
-    /// # Safety
-    /// Source and PTX have the kernels that `ENV_KERNELS` makes of rules with `W` words of state, `D` numbers observed, actions
-    /// of the kind and number of `P`, and constants of 32 bits each as [`Constants::words`] returns them. The rules access no
-    /// other memory than their arguments, and there are no global objects.
-    #[allow(unsafe_code)]
-    pub unsafe fn with_kernels<P: Dynamics<W, D> + Constants + 'static, const W: usize, const D: usize>(
-        device: &Device,
-        kernels: &'static Module,
-        n_envs: usize,
-    ) -> Result<Self, Error> {
-        let (twin, module) = (Twin::of_rules::<P, W, D>(kernels.name), kernels.name);
-        let obs = (twin.spaces)().obs;
-        if obs.dtype() != Dtype::F32 || obs.len() != D {
-            return Err(Error::Rules { module, what: "the observation space does not have D numbers" });
+    pub fn with_kernels(device: &Device, kernels: &EnvKernels, n_envs: usize) -> Result<Self, Error> {
+        let EnvKernels { twin, module, n_observed } = *kernels;
+        let (module_name, obs) = (module.name, (twin.spaces)().obs);
+        if obs.dtype() != Dtype::F32 || obs.len() != n_observed {
+            return Err(Error::Rules { module: module_name, what: "the observation space does not have D numbers" });
         }
         if (twin.params)().len() > MAX_CONSTANTS {
-            return Err(Error::Rules { module, what: "more than 48 constants" });
+            return Err(Error::Rules { module: module_name, what: "more than 48 constants" });
         }
-        Self::of_twin(device, twin, kernels, n_envs)
+        Self::of_twin(device, twin, module, n_envs)
     }
 
     fn of_twin(device: &Device, twin: Twin, module: &'static Module, n_envs: usize) -> Result<Self, Error> {
@@ -235,7 +246,7 @@ impl CudaVecEnv {
     ///
     /// # Errors
     /// [`Error::Kind`] if observations are bytes, [`Error::Length`] if one has fewer elements; errors of the device.
-    pub fn with_hidden(mut self, elements: &[usize]) -> Result<Self, Error> {
+    pub(crate) fn with_hidden(mut self, elements: &[usize]) -> Result<Self, Error> {
         let d = self.observation_space.len();
         self.hidden = None;
         if elements.is_empty() {

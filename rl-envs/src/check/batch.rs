@@ -29,6 +29,8 @@ struct Recording {
     rows: Vec<Steps>,
     /// Index of the first environment.
     first: usize,
+    /// State after the last step, if the environments have one.
+    saved: Option<Vec<u8>>,
 }
 
 /// Everything a learner sees of one environment after a step.
@@ -71,23 +73,39 @@ pub(crate) fn check_batches(batches: &'static dyn Batches, each: &mut dyn FnMut(
     clauses.into_iter().map(run).for_each(each);
 }
 
+/// Maker of a batch of n environments.
+pub(crate) type Make<'a> = &'a dyn Fn(usize) -> Result<Box<dyn VecEnv>, Error>;
+
 /// Checks that environments in vector lanes do what they do one at a time.
 ///
 /// `make` creates batches of n environments, one at a time and in lanes.
-pub(crate) fn check_lanes(make: [&dyn Fn(usize) -> Box<dyn VecEnv>; 2]) -> Check {
-    let same = || {
-        for n in [1, 31, 33, 65] {
-            let [alone, lanes] = make.map(|make| record_batch(make(n), 0..n, 8));
-            let (alone, lanes) = (alone?, lanes?);
-            for i in 0..n {
-                let advice = "in lanes and alone: pack every field of the state, and step lanes alike";
-                compare(&alone, &lanes, i).map_err(|what| format!("{what} of {n}, {advice}"))?;
-            }
-        }
-        Ok(Outcome::Passed)
-    };
+pub(crate) fn check_lanes(make: [Make<'_>; 2]) -> Check {
     let about = "vector lanes give what environments one at a time give";
-    Check { name: "lanes", about, outcome: same().unwrap_or_else(Outcome::Failed) }
+    let advice = "in lanes and alone: pack every field of the state, and step lanes alike";
+    Check { name: "lanes", about, outcome: same(make, advice).unwrap_or_else(Outcome::Failed) }
+}
+
+/// Checks that kernels on a device do what the environments do on the CPU.
+///
+/// `make` creates batches of n environments, on the CPU and on the device.
+pub(crate) fn check_kernels(make: [Make<'_>; 2]) -> Check {
+    let about = "the kernels give what the environment gives";
+    let advice =
+        "on the device and on the CPU: write the same operations in the same order, and compile without fused multiply-adds";
+    Check { name: "kernels", about, outcome: same(make, advice).unwrap_or_else(Outcome::Failed) }
+}
+
+/// Compares all bits of two makers' batches, and the states that they save.
+fn same(make: [Make<'_>; 2], advice: &str) -> Found {
+    for n in [1, 31, 33, 65] {
+        let [a, b] = make.map(|make| record_batch(make(n).map_err(text)?, 0..n, 8));
+        let (a, b) = (a?, b?);
+        (0..n).try_for_each(|i| compare(&a, &b, i)).map_err(|what| format!("{what} of {n}, {advice}"))?;
+        if a.saved != b.saved {
+            return Err(format!("the saved states of a batch of {n} differ, {advice}"));
+        }
+    }
+    Ok(Outcome::Passed)
 }
 
 fn text(error: Error) -> String {
@@ -128,12 +146,15 @@ fn record(batches: &'static dyn Batches, range: Range<usize>, seed: u64) -> Resu
 }
 
 fn record_batch(envs: Box<dyn VecEnv>, range: Range<usize>, seed: u64) -> Result<Recording, String> {
-    let (mut rows, first, n_steps) = (Vec::new(), range.start, n_steps(&*envs));
-    play(envs, range, seed, |_, steps, _| {
+    let (mut rows, mut saved, first, n_steps) = (Vec::new(), None, range.start, n_steps(&*envs));
+    play(envs, range, seed, |envs, steps, t| {
         rows.push(steps.clone());
-        Ok(rows.len() > n_steps)
+        if t == n_steps {
+            saved = envs.save().ok();
+        }
+        Ok(t == n_steps)
     })?;
-    Ok(Recording { rows, first })
+    Ok(Recording { rows, first, saved })
 }
 
 impl Recording {

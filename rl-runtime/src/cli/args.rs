@@ -3,7 +3,7 @@
 use rl_agents::Isa;
 use rl_agents::settings::{MAX_CONV, MAX_UNITS};
 
-use crate::config::Layers;
+use crate::config::{Device, Layers, parse_device};
 use crate::thread::cores;
 use crate::{Error, print};
 
@@ -44,6 +44,12 @@ pub(crate) fn parse_count(text: &str) -> Result<i64, String> {
     let plain = text.replace('_', "");
     let whole = |x: f64| (x.fract() == 0.0 && x.abs() < 1e15).then_some(x as i64);
     plain.parse().ok().or_else(|| plain.parse().ok().and_then(whole)).ok_or_else(|| "not a whole number".into())
+}
+
+/// Parses a device that runs kernels.
+pub(crate) fn parse_kernels_device(text: &str) -> Result<Device, String> {
+    let device = parse_device(text).filter(|device| !matches!(device, Device::Auto | Device::Cpu));
+    device.ok_or_else(|| "not cuda, cuda:i or emulated".into())
 }
 
 /// Limits instruction sets to what the variable `RL_ISA` names.

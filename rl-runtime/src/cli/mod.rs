@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use rl_envs::catalog::Entry;
 
+use crate::config::Device;
 use crate::{Algo, print};
 
 use self::envs::Envs;
@@ -88,15 +89,17 @@ enum Verb {
     /// Draw learning curves of runs as SVG
     Plot(plot::PlotArgs),
     /// Check an environment against the contract: PASS or FAIL for each clause
-    #[command(
-        after_help = "Examples:\n  rl check-env snake\n  rl check-env gym:MiniGrid-Empty-5x5-v0 --set env.keys=image,direction"
-    )]
+    #[command(after_help = "Examples:\n  rl check-env snake\n  rl check-env snake --device emulated\n  rl check-env \
+                      gym:MiniGrid-Empty-5x5-v0 --set env.keys=image,direction")]
     CheckEnv {
         /// The environment
         env: String,
         /// Set one of its settings; repeatable
         #[arg(long = "set", value_name = "env.KEY=VALUE")]
         settings: Vec<String>,
+        /// Compare its kernels on this device with it, too: cuda, cuda:i or emulated
+        #[arg(long, value_parser = args::parse_kernels_device)]
+        device: Option<Device>,
     },
     /// Step one environment with given actions, to compare it with a reference
     Trace(trace::TraceArgs),
@@ -194,7 +197,7 @@ pub fn run(command: Vec<OsString>, args: Vec<OsString>, own: &[Entry], algorithm
                 Verb::Watch(args) => watch::run(&args, &envs, json),
                 Verb::Monitor(args) => monitor::run(&args, json),
                 Verb::Plot(args) => plot::run(&args, json),
-                Verb::CheckEnv { env, settings } => check_env::run(&env, &settings, &envs, json),
+                Verb::CheckEnv { env, settings, device } => check_env::run(&env, &settings, device, &envs, json),
                 Verb::Trace(args) => trace::run(&args, &envs),
                 Verb::Site(args) => site::run(&args, json),
                 Verb::Completions { shell } => {

@@ -9,11 +9,11 @@ use serde_json::json;
 use toml::Value;
 
 use super::measure::spread;
-use crate::cli::args::{parse_seconds, parse_units, set_matrix_threads, threads};
+use crate::cli::args::{parse_kernels_device, parse_seconds, parse_units, set_matrix_threads, threads};
 use crate::cli::envs::Envs;
 use crate::cli::signals;
 use crate::config::crossover::{Crossover, CrossoverPoint, PAYS};
-use crate::config::{Device, Layers, parse_device};
+use crate::config::{Layers, parse_device};
 use crate::print::{grouped, quoted};
 use crate::run::train::Training;
 use crate::{Algo, Config, Error, interrupt, print};
@@ -43,15 +43,10 @@ impl Hidden {
     }
 }
 
-fn parse_learner(text: &str) -> Result<Device, String> {
-    let device = parse_device(text).filter(|device| !matches!(device, Device::Auto | Device::Cpu));
-    device.ok_or_else(|| "not cuda, cuda:i or emulated".into())
-}
-
 #[derive(Args)]
 pub(crate) struct CrossoverArgs {
     /// cuda, cuda:i or emulated
-    #[arg(long, default_value = "cuda", value_parser = |text: &str| parse_learner(text).map(|_| text.to_owned()))]
+    #[arg(long, default_value = "cuda", value_parser = |text: &str| parse_kernels_device(text).map(|_| text.to_owned()))]
     device: String,
     /// The environment, one that steps on the device
     #[arg(long, default_value = "cartpole")]

@@ -143,7 +143,7 @@ pub(super) fn env(entry: &Entry, n_envs: usize, threads: usize, repeat: usize, s
 /// # Errors
 /// [`Error::Device`] if there is no device, or it fails.
 pub(super) fn env_on_device(
-    name: &str,
+    entry: &Entry,
     n_envs: usize,
     ordinal: usize,
     sweep: bool,
@@ -151,14 +151,14 @@ pub(super) fn env_on_device(
     seconds: f64,
 ) -> Result<Vec<Value>, Error> {
     let device = Device::open(ordinal)?;
-    env_on(&device, name, n_envs, sweep, repeat, seconds)
+    env_on(&device, entry, n_envs, sweep, repeat, seconds)
 }
 
-fn env_on(device: &Device, name: &str, n_envs: usize, sweep: bool, repeat: u32, seconds: f64) -> Result<Vec<Value>, Error> {
-    let mut rows = Vec::new();
-    let mut block = CudaVecEnv::new(device, name, n_envs)?.block();
+fn env_on(device: &Device, entry: &Entry, n_envs: usize, sweep: bool, repeat: u32, seconds: f64) -> Result<Vec<Value>, Error> {
+    let (name, mut rows) = (entry.name, Vec::new());
+    let mut block = CudaVecEnv::of_entry(device, entry, n_envs)?.block();
     if device.is_stand_in() {
-        let case = |mode| measure::Case { env: name, n_envs, block, mode, source: ActionSource::Random, repeat };
+        let case = |mode| measure::Case { env: entry, n_envs, block, mode, source: ActionSource::Random, repeat };
         measure::Mode::ALL.into_iter().try_for_each(|mode| measure::env_steps(device, &case(mode), 0.0).map(drop))?;
         return Ok(vec![json!({
             "event": "bench", "name": "env", "env": name, "value": null, "stand_in": true, "unit": "env_steps/s", "envs": n_envs,
@@ -169,7 +169,7 @@ fn env_on(device: &Device, name: &str, n_envs: usize, sweep: bool, repeat: u32, 
         let sizes: Vec<usize> = (0..=22).step_by(2).map(|power| 1 << power).collect();
         let each = seconds / (sizes.len() * measure::BLOCKS.len()) as f64;
         for size in sizes {
-            let rates = match measure::sweep_blocks(device, name, size, measure::Mode::Graph, each) {
+            let rates = match measure::sweep_blocks(device, entry, size, measure::Mode::Graph, each) {
                 Err(rl_cuda::Error::Memory { .. }) => break,
                 rates => rates?,
             };
@@ -180,17 +180,17 @@ fn env_on(device: &Device, name: &str, n_envs: usize, sweep: bool, repeat: u32, 
                 })
             }));
         }
-        let rates = measure::sweep_blocks(device, name, n_envs, measure::Mode::Graph, seconds / 20.0)?;
+        let rates = measure::sweep_blocks(device, entry, n_envs, measure::Mode::Graph, seconds / 20.0)?;
         block = measure::best_block(&rates).unwrap_or(block);
     }
     let part = seconds / f64::from(PARTS + 3);
-    let case = |mode| measure::Case { env: name, n_envs, block, mode, source: ActionSource::Random, repeat };
+    let case = |mode| measure::Case { env: entry, n_envs, block, mode, source: ActionSource::Random, repeat };
     let rate = |mode| measure::env_steps(device, &case(mode), part);
     let graphs = (0..PARTS).map(|_| rate(measure::Mode::Graph)).collect::<Result<Vec<_>, _>>()?;
     let (median, min, max) = spread(graphs);
     let launches = rate(measure::Mode::Launches)?;
     let copy = measure::copy_bandwidth(device, 256 << 20, part)?;
-    let bytes = measure::step_bytes(&CudaVecEnv::new(device, name, n_envs)?);
+    let bytes = measure::step_bytes(&CudaVecEnv::of_entry(device, entry, n_envs)?);
     rows.push(json!({
         "event": "bench", "name": "env", "env": name, "value": median, "unit": "env_steps/s", "min": min, "max": max,
         "envs": n_envs, "device": device.to_string(), "block": block, "repeat": repeat, "seconds": seconds,
@@ -445,13 +445,16 @@ pub(super) fn pipeline(bench: &PipelineBench) -> Result<Value, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rl_envs::catalog;
+    use rl_envs::wrappers::Wrappers;
 
     #[test]
     fn a_bench_of_environments_on_a_device_gives_a_row_for_each_block_and_one_for_all() {
         let Ok(device) = Device::emulated() else { return };
-        let rows = env_on(&device, "pendulum", 33, false, 2, 0.01).unwrap();
+        let rows = env_on(&device, catalog::find("pendulum").unwrap(), 33, false, 2, 0.01).unwrap();
         assert_eq!(rows.len(), 1);
         assert!(["value", "launches", "fused", "copy_bytes_per_s"].iter().all(|key| rows[0][key].as_f64().unwrap() > 0.0));
-        assert!(env_on(&device, "chess", 1, false, 1, 0.01).is_err());
+        let stacked = catalog::find("pendulum").unwrap().wrapped(Wrappers { frame_stack: 2, ..Wrappers::default() });
+        assert!(env_on(&device, &stacked, 1, false, 1, 0.01).is_err());
     }
 }

@@ -256,7 +256,7 @@ pub(super) fn run(what: Bench, known: &Envs, json: bool) -> Result<ExitCode, Err
             }
             BenchDevice::Cpu => vec![measure::env(&known.find(&env)?, envs as usize, threads(n), repeat as usize, seconds)?],
             BenchDevice::Cuda(ordinal) => {
-                measure::env_on_device(known.find(&env)?.name, envs as usize, ordinal, sweep_block, repeat, seconds)?
+                measure::env_on_device(&known.find(&env)?, envs as usize, ordinal, sweep_block, repeat, seconds)?
             }
         },
         Bench::Update { nets, minibatch, learner, seconds } => {

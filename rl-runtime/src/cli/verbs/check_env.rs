@@ -2,15 +2,16 @@
 
 use std::process::ExitCode;
 
+use rl_cuda::CudaVecEnv;
 use rl_envs::catalog::Entry;
 use rl_envs::check::{Check, Outcome};
 use rl_envs::{ActionSpace, Dtype, RandomActions, Spaces, Steps, VecEnv};
 use serde_json::json;
 
 use crate::cli::envs::Envs;
-use crate::config::Layers;
 use crate::config::effects::{pictures, unfit_for_conv};
 use crate::config::env::{ACTION_REPEAT, TIME_LIMIT};
+use crate::config::{Device, Layers};
 use crate::print::grouped;
 use crate::sources::catalog::keys_of;
 use crate::sources::worker::{GYM, is_one};
@@ -51,10 +52,26 @@ fn open(name: &str, assignments: &[String], envs: &Envs) -> Result<Entry, Error>
     Ok(envs.open_chosen(&layers, 0)?.expect("an environment is given"))
 }
 
-pub(crate) fn run(name: &str, settings: &[String], envs: &Envs, json: bool) -> Result<ExitCode, Error> {
+/// Opens a device whose kernels are compared.
+fn open_device(device: Device, entry: &Entry) -> Result<Option<rl_cuda::Device>, Error> {
+    if entry.is_twinned() {
+        device.open()
+    } else {
+        Err(Error::config(format!("--device: there are no kernels for {}", entry.name)))
+    }
+}
+
+/// Makes `n_envs` environments on a device.
+fn on_device(device: &rl_cuda::Device, entry: &Entry, n_envs: usize) -> Result<Box<dyn VecEnv>, rl_envs::Error> {
+    let envs = CudaVecEnv::of_entry(device, entry, n_envs).map_err(|error| rl_envs::Error::Device(error.to_string()))?;
+    Ok(Box::new(envs))
+}
+
+pub(crate) fn run(name: &str, settings: &[String], device: Option<Device>, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     let entry = &open(name, settings, envs)?;
+    let device = device.map(|device| open_device(device, entry)).transpose()?.flatten();
     let (mut n_checks, mut n_failed) = (0, 0);
-    entry.check_each(&mut |check: Check| {
+    let mut each = |check: Check| {
         n_checks += 1;
         n_failed += usize::from(check.failed());
         let (outcome, what) = match &check.outcome {
@@ -67,7 +84,11 @@ pub(crate) fn run(name: &str, settings: &[String], envs: &Envs, json: bool) -> R
         } else {
             check.to_string()
         });
-    })?;
+    };
+    entry.check_each(&mut each)?;
+    if let Some(device) = &device {
+        each(entry.check_kernels(&|n| on_device(device, entry, n)));
+    }
     if n_failed == 0 {
         for text in warnings(entry)? {
             print::err(&format!("warning: {text}"));

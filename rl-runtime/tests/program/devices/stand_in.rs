@@ -36,6 +36,27 @@ fn every_environment_is_benched_on_the_stand_in_without_a_rate() {
 }
 
 #[test]
+fn check_env_compares_kernels_on_the_stand_in_with_the_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    install(&std::env::current_exe().unwrap().with_file_name("libstandin.so"), dir.path());
+    let check = |args: &[&str]| finish(rl(&[&["check-env", "cartpole"], args].concat()).env("LD_LIBRARY_PATH", dir.path()));
+    let output = check(&["--device", "cuda"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.ends_with("PASS kernels: the kernels give what the environment gives\n"), "{said}");
+    for (args, why) in [(&["--device", "cpu"][..], "not cuda, cuda:i or emulated"), (&["--device", "cuda:7"], "no CUDA device 7")]
+    {
+        let output = check(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(why), "{args:?}: {said}");
+    }
+    let output = finish(&mut rl(&["check-env", "slow_cartpole", "--device", "cuda"]));
+    assert!(
+        output.status.code() == Some(2)
+            && String::from_utf8_lossy(&output.stderr).contains("there are no kernels for slow_cartpole")
+    );
+}
+
+#[test]
 fn a_driver_that_is_no_use_is_one_sentence_and_exit_1() {
     if Command::new("cc").arg("--version").output().is_err() {
         assert!(

@@ -9,19 +9,19 @@
 //!
 //! The rules are written here, and again in `corridor.cu`.
 
-use rl_cuda::{Constants, CudaVecEnv, Device, Error, Module};
+use rl_cuda::{Constants, EnvKernels, Module};
+use rl_envs::catalog::Entry;
 use rl_envs::lanes::Dynamics;
 use rl_envs::{ActionSpace, Rng, Space, Step, math};
 use serde::{Deserialize, Serialize};
 
 /// Kernels of the environment.
-static KERNELS: Module = Module::new("corridor", include_str!("../kernels/corridor.cu"), include_str!("../kernels/corridor.ptx"));
+static MODULE: Module = Module::new("corridor", include_str!("../kernels/corridor.cu"), include_str!("../kernels/corridor.ptx"));
+// SAFETY: the kernels are those that ENV_KERNELS makes of the rules of `Params`, which access nothing but their arguments.
+pub static KERNELS: EnvKernels = unsafe { EnvKernels::of::<Params, 2, 1>(&MODULE) };
 
-/// Creates `n_envs` corridors on a device.
-pub fn on_device(device: &Device, n_envs: usize) -> Result<CudaVecEnv, Error> {
-    // SAFETY: the kernels are those that ENV_KERNELS makes of the rules of `Params`, which access nothing but their arguments.
-    unsafe { CudaVecEnv::with_kernels::<Params, 2, 1>(device, &KERNELS, n_envs) }
-}
+/// The environment for a program, with its kernels.
+pub const ENTRY: Entry = Entry::lanes::<Params, 2, 1>("corridor", "walk uphill to the right end").with_kernels(&KERNELS);
 
 /// Constants of the environment.
 #[derive(Clone, Copy, Debug)]

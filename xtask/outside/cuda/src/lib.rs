@@ -4,11 +4,11 @@ pub mod corridor;
 
 #[cfg(test)]
 mod tests {
-    use rl_cuda::{Buffer, Device};
+    use rl_cuda::{Buffer, CudaVecEnv, Device};
     use rl_envs::lanes::Lane;
     use rl_envs::{RandomActions, Steps, SyncVecEnv, VecEnv};
 
-    use crate::corridor::{self, Params};
+    use crate::corridor::{ENTRY, Params};
 
     #[test]
     fn a_device_holds_memory_or_its_absence_is_one_clear_message() {
@@ -25,7 +25,7 @@ mod tests {
             eprintln!("SKIPPED: neither a C++ compiler nor a GPU");
         }
         for device in devices.into_iter().flatten() {
-            let on_device = corridor::on_device(&device, 9).unwrap();
+            let on_device = CudaVecEnv::of_entry(&device, &ENTRY, 9).unwrap();
             let on_host = SyncVecEnv::new(9, Lane::<Params, 2, 1>::default());
             let run = |mut envs: Box<dyn VecEnv>| {
                 let mut steps = Steps::new(&envs);

@@ -74,6 +74,34 @@ fn an_environment_of_ones_own_is_listed_checked_traced_and_measured() {
     assert!(code == 2 && error.contains("did you mean \"walk\"?"), "{error}");
 }
 
+/// Trains in the corridor, in `run`; returns exit code and output.
+fn train_in_corridor(run: &Path, args: &[&str]) -> (i32, String) {
+    let settings = ["n_envs=16", "hidden=[8]", "ppo.n_steps=16", "ppo.batch_size=64", "eval_episodes=4"];
+    let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    self::run(&[&["train", "corridor", "--run-dir", text(run)], &settings[..], args].concat())
+}
+
+#[test]
+fn an_environment_with_kernels_of_ones_own_is_trained_on_a_device_with_the_bits_of_the_cpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let [on_cpu, on_device, moved] = ["cpu", "device", "moved"].map(|name| dir.path().join(name));
+    let device = ["--device", "emulated", "--set", "env_device=learner"];
+    let (code, output) = train_in_corridor(&on_device, &[&["--steps", "4096"], &device[..]].concat());
+    if code != 0 && output.contains("emulated device: ") && std::env::var_os("RL_REQUIRE_CXX").is_none() {
+        eprintln!("SKIPPED: {output}");
+        return;
+    }
+    assert_eq!(code, 0, "{output}");
+    assert_eq!(train_in_corridor(&on_cpu, &["--steps", "4096", "--device", "cpu"]).0, 0);
+    assert_eq!(train_in_corridor(&moved, &["--steps", "2048", "--device", "cpu"]).0, 0);
+    succeeds(&[&["train", "--resume", text(&moved), "--steps", "4096"], &device[..]].concat());
+    assert!(params(&on_device) == params(&on_cpu), "the device has other bits");
+    assert!(params(&moved) == params(&on_cpu), "a run that moved to the device has other bits");
+
+    let (code, text) = run(&["train", "walk", "--steps", "64", "--device", "emulated", "--set", "env_device=learner"]);
+    assert!(code == 2 && text.contains("there are no kernels for walk"), "{text}");
+}
+
 /// Trains the custom agent in `run`; returns its report on the policy.
 fn train_own_agent(run: &Path, steps: &str, max_lag: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_own_agent")).args([text(run), steps, max_lag]).output().unwrap();
