@@ -418,6 +418,36 @@ class Masked(gym.Env):
         return obs, 1.0, False, self.t == 5, info
 
 
+class Large(gym.Env):
+    """Observations of 12 kB: two of a worker cross the socket, three are left in memory. Step 20 may kill the process once."""
+
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, kind, once=None):
+        self.once, self.age = once, 0
+        numbers, picture = spaces.Box(-1, 1, (3000,), np.float32), spaces.Box(0, 255, (3, 50, 80), np.uint8)
+        self.observation_space = numbers if kind == "numbers" else picture
+
+    def seen(self):
+        drawn = self.np_random.random(self.observation_space.shape)
+        obs = (255 * drawn).astype(np.uint8) if self.observation_space.dtype == np.uint8 else drawn.astype(np.float32)
+        return obs, {"action_mask": np.roll(np.array([1, 1, 0], np.int8), self.t)}
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.length = 0, int(self.np_random.integers(1, 8))
+        return self.seen()
+
+    def step(self, action):
+        self.t, self.age = self.t + 1, self.age + 1
+        if self.age == 20 and self.once and not os.path.exists(self.once):
+            open(self.once, "w").close()
+            os.kill(os.getpid(), 9)
+        is_last = self.t == self.length
+        obs, info = self.seen()
+        return obs, float(action) + self.t, is_last and self.length % 2 == 0, is_last and self.length % 2 == 1, info
+
+
 def masked_in_a_wrapper():
     return gym.wrappers.TimeLimit(Masked("method"), 100)
 

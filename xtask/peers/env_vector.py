@@ -4,6 +4,8 @@
 
 Prints a JSON object: the best of SyncVectorEnv, AsyncVectorEnv, DummyVecEnv and SubprocVecEnv; the last of them alone; the sum of two
 processes that each step one environment without the wrappers that check it, and exchange nothing. With a kind, prints its rate; `vector` is the environment's own vector form.
+ENV may be a maker of `pictures`: the others are then AsyncVectorEnv, whose processes share memory, and SubprocVecEnv; and the two processes copy each
+observation twice, which is the least for one that another process reads.
 """
 
 import json
@@ -12,13 +14,19 @@ import sys
 import time
 
 import gymnasium
+import numpy as np
+import pictures
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 DRAWN = 512
 
 
+def made(name, **kwargs):
+    return getattr(pictures, name)() if hasattr(pictures, name) else gymnasium.make(name, **kwargs)
+
+
 def single(name, seconds, queue):
-    env = gymnasium.make(name, disable_env_checker=True)
+    env = made(name, disable_env_checker=True)
     env = env.env if isinstance(env, OrderEnforcing) else env
     if isinstance(env, TimeLimit) and isinstance(env.env, OrderEnforcing):
         env.env = env.env.env
@@ -27,11 +35,16 @@ def single(name, seconds, queue):
     if hasattr(env.action_space, "n"):
         actions = [int(action) for action in actions]
     env.reset(seed=0)
+    copies = hasattr(pictures, name)
+    rows = np.zeros((2, 16 if copies else 0, *env.observation_space.shape), env.observation_space.dtype)
     steps, begin = 0, time.perf_counter()
     end = begin + seconds
     while time.perf_counter() < end:
-        for action in actions:
-            _, _, terminated, truncated, _ = env.step(action)
+        for i, action in enumerate(actions):
+            obs, _, terminated, truncated, _ = env.step(action)
+            if copies:
+                rows[0, i % 16] = obs
+                rows[1, i % 16] = rows[0, i % 16]
             if terminated or truncated:
                 env.reset()
         steps += DRAWN
@@ -67,10 +80,8 @@ def gymnasium_rate(kind, make, n, seconds):
 
 
 def sb3_rate(kind, make, n, seconds):
-    import numpy
-
     envs = kind([make] * n)
-    return vector(envs, lambda: numpy.stack([envs.action_space.sample() for _ in range(n)]), n, seconds)
+    return vector(envs, lambda: np.stack([envs.action_space.sample() for _ in range(n)]), n, seconds)
 
 
 def vector_form_rate(name, n, seconds):
@@ -80,7 +91,7 @@ def vector_form_rate(name, n, seconds):
 
 def main():
     name, n, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-    make = lambda: gymnasium.make(name)
+    make = lambda: made(name)
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
@@ -93,6 +104,10 @@ def main():
     if len(sys.argv) > 4:
         kind = sys.argv[4]
         print(vector_form_rate(name, n, seconds) if kind == "vector" else ways[kind][1]())
+        return
+    if hasattr(pictures, name):
+        rates = {kind: rate() for kind, rate in (ways["subproc"], ways["async"])}
+        print(json.dumps({**rates, "two bare loops with two copies": bare(name, 2 * seconds)}))
         return
     rates = {kind: rate() for kind, rate in ways.values()}
     print({kind: round(rate) for kind, rate in rates.items()}, file=sys.stderr)

@@ -114,8 +114,8 @@ enum Verb {
 struct Bench {
     /// Compare speed with others [default: all groups]
     ///
-    /// Groups are envs, minatar, minigrid, workers, learners, avx2, continuous, replay and pipeline. The others are installed
-    /// into target.
+    /// Groups are envs, minatar, minigrid, workers, pictures, learners, avx2, continuous, replay and pipeline. The others are
+    /// installed into target.
     #[arg(long, value_name = "GROUP", num_args = 0..=1)]
     peers: Option<Option<String>>,
     /// Cost of a step by number of environments and work per step

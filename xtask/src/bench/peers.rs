@@ -37,7 +37,7 @@ struct Group {
     cases: &'static [Comparison],
 }
 
-const GROUPS: [Group; 9] = [
+const GROUPS: [Group; 10] = [
     Group {
         name: "envs",
         venv: "target/peers-envs",
@@ -79,6 +79,17 @@ const GROUPS: [Group; 9] = [
                processes that\nstep one environment each and exchange nothing.",
         limits: &[],
         cases: WORKERS,
+    },
+    Group {
+        name: "pictures",
+        venv: "target/peers",
+        requirements: "requirements.txt",
+        record: "bench/peers-pictures.md",
+        unit: "Environment steps per second of environments that only show two pictures in turn, 16 of them in 2 worker processes. \
+               Gymnasium's\nAsyncVectorEnv shares memory with its processes; two bare loops are two processes that step and copy each \
+               picture twice, the least\nfor one that another process reads.",
+        limits: &[],
+        cases: PICTURES,
     },
     Group {
         name: "learners",
@@ -181,6 +192,12 @@ const WORKERS: &[Comparison] = &[
     workers("LunarLander-v3", "gym:LunarLander-v3 --envs 16 --threads 2", "LunarLander-v3 16 1"),
     workers("Acrobot-v1", "gym:Acrobot-v1 --envs 16 --threads 2", "Acrobot-v1 16 1"),
     workers("HalfCheetah-v5", "gym:HalfCheetah-v5 --envs 16 --threads 2", "HalfCheetah-v5 16 1"),
+];
+
+const PICTURES: &[Comparison] = &[
+    workers("bytes of 4 x 84 x 84", "gym:pictures:atari --envs 16 --threads 2", "atari 16 2"),
+    workers("bytes of 3 x 256 x 256", "gym:pictures:camera --envs 16 --threads 2", "camera 16 2"),
+    workers("bytes of 4 x 512 x 512", "gym:pictures:megabyte --envs 16 --threads 2", "megabyte 16 2"),
 ];
 
 /// Field of comparisons of updates that follow each env step.
@@ -399,7 +416,9 @@ const fn continuous(what: &'static str, ours: &'static str, theirs: &'static str
 /// Runs all comparisons, or those of one group, and writes the tables.
 pub(crate) fn peers(root: &Path, only: Option<&str>) -> Result<()> {
     if let Some(name) = only.filter(|name| !GROUPS.iter().any(|group| group.name == *name)) {
-        bail!("unknown group {name}; expected envs, minatar, minigrid, workers, learners, avx2, continuous, replay or pipeline");
+        bail!(
+            "unknown group {name}; expected envs, minatar, minigrid, workers, pictures, learners, avx2, continuous, replay or pipeline"
+        );
     }
     crate::cargo(root, &["build", "--release", "--package", "rl-runtime", "--bin", "rl"], &[])?;
     GROUPS.iter().filter(|group| only.is_none_or(|name| name == group.name)).try_for_each(|group| compare(root, group))
@@ -487,9 +506,9 @@ fn compare(root: &Path, group: &Group) -> Result<()> {
 
 /// Measures our rate by the program `command`.
 ///
-/// Environments of Gymnasium run in the peers' `python`.
+/// Environments of Gymnasium, and those of our scripts, run in the peers' `python`.
 fn our_rate(command: &mut Command, root: &Path, python: &Path, case: &Comparison) -> Result<f64> {
-    command.env("RL_PYTHON", python);
+    command.env("RL_PYTHON", python).env("PYTHONPATH", root.join("xtask/peers"));
     let field = match case.field {
         "env" => {
             command.args(["bench", "env", "--json", "--seconds", "2"]);

@@ -88,7 +88,7 @@ impl<O: Element> BlockingEnv for WorkerEnv<O> {
         self.begun = step.done();
         self.mask.clear();
         if self.begun {
-            self.mask.extend_from_slice(reply.last(0, 1, O::slice_mut(obs)));
+            self.mask.extend_from_slice(reply.last(0, 1, 0, O::slice_mut(obs)));
         } else {
             reply.obs(0, 1, O::slice_mut(obs));
             self.mask.extend_from_slice(reply.masks(0, 1));

@@ -9,6 +9,7 @@
 //! before.
 
 mod blocking;
+mod memory;
 mod messages;
 mod process;
 mod vec_env;
@@ -170,6 +171,7 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
         ask,
         spaces,
         lives: *episodic_life,
+        has_memory: hello.memory,
         path,
         rss,
         config: Mutex::new(config),

@@ -19,6 +19,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde::Deserialize;
 
+use super::memory::Memory;
 use super::messages::{CLOSE, FAILED, HELLO, Hello, MAX_JSON, REPLY};
 use crate::channel::{Sender, bounded};
 use crate::interrupt;
@@ -214,6 +215,8 @@ pub(super) struct Process {
     pub(super) spin: Spin,
     /// True once it has failed to draw, after which it answers nothing.
     is_spent: AtomicBool,
+    /// Memory for large observations, once a batch has needed some.
+    memory: Option<Memory>,
 }
 
 impl Process {
@@ -272,6 +275,7 @@ impl Process {
             request_len: 4,
             spin: Spin::SHORT,
             is_spent: AtomicBool::new(false),
+            memory: None,
         })
     }
 
@@ -289,6 +293,38 @@ impl Process {
         serde_json::from_slice(&body).map(Some).map_err(|error| Failure::Garbage(format!("greeting: {error}")))
     }
 
+    /// Memory in which the worker leaves large observations.
+    pub(super) fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+
+    /// Makes the memory for observations `len` bytes long; none of 0 bytes.
+    pub(super) fn reserve(&mut self, len: usize) -> std::io::Result<()> {
+        if self.memory.as_ref().map_or(0, Memory::len) != len {
+            self.memory = if len > 0 { Some(Memory::new(len)?) } else { None };
+        }
+        Ok(())
+    }
+
+    /// As [`call`](Self::call), with the memory for observations.
+    ///
+    /// It follows the message, if there is one.
+    pub(super) fn begin(
+        &self,
+        message: &[u8],
+        reply: &mut [u8],
+        needed: usize,
+        limit: Limit,
+        len: impl FnOnce(&[u8]) -> Result<usize, String>,
+    ) -> Result<(), Failure> {
+        let deadline = &mut Deadline::new(limit);
+        self.send(message, deadline)?;
+        if self.memory.as_ref().is_some_and(|memory| !memory.send(&self.socket)) {
+            return Err(self.last_words());
+        }
+        self.receive(reply, needed, len, deadline)
+    }
+
     /// Sends a message and reads a reply of at least `needed` bytes within `limit`.
     ///
     /// `len` computes the bytes of the whole reply from those, which begin with the tag.
@@ -302,6 +338,16 @@ impl Process {
     ) -> Result<(), Failure> {
         let deadline = &mut Deadline::new(limit);
         self.send(message, deadline)?;
+        self.receive(reply, needed, len, deadline)
+    }
+
+    fn receive(
+        &self,
+        reply: &mut [u8],
+        needed: usize,
+        len: impl FnOnce(&[u8]) -> Result<usize, String>,
+        deadline: &mut Deadline,
+    ) -> Result<(), Failure> {
         let got = self.fill(reply, 0, 4, Duration::from_micros(self.spin.program_us), deadline)?;
         let tag = u32::from_le_bytes([reply[0], reply[1], reply[2], reply[3]]);
         if tag != REPLY {

@@ -61,7 +61,7 @@ pub(super) struct WorkerVecEnv {
 impl WorkerVecEnv {
     /// Takes a process for the environments `range` of a larger batch.
     pub(super) fn new(workers: &'static Workers, range: Range<usize>) -> Result<Self, Error> {
-        let shape = Shape::new(range.len(), &workers.spaces, workers.lives);
+        let shape = Shape::new(range.len(), &workers.spaces, workers.lives, workers.has_memory);
         let process = workers.process().map_err(|failure| Error::Outside(failure.to_string()))?;
         workers.batches.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
@@ -101,13 +101,15 @@ impl WorkerVecEnv {
         let limit = Limit::of_start(&self.config);
         self.workers.greet(process, limit)?;
         process.spin = self.workers.spin();
-        let text = json!({"seeds": seeds, "spin_us": process.spin.worker_us}).to_string();
+        let memory = self.shape.memory();
+        process.reserve(memory).map_err(|error| Failure::Gone(format!("has no memory for observations: {error}")))?;
+        let text = json!({"seeds": seeds, "spin_us": process.spin.worker_us, "memory": memory}).to_string();
         let mut request = BEGIN.to_le_bytes().to_vec();
         request.resize(process.request_len, 0);
         request.extend_from_slice(&(text.len() as u32).to_le_bytes());
         request.extend_from_slice(text.as_bytes());
         let Shape { request: request_len, .. } = self.shape;
-        process.call(&request, &mut self.reply, self.shape.reply(), limit, |reply| self.shape.whole_reply(reply, 0..0))?;
+        process.begin(&request, &mut self.reply, self.shape.reply(), limit, |reply| self.shape.whole_reply(reply, 0..0))?;
         process.request_len = request_len;
         self.shape.check_masks(&self.reply).map_err(Failure::Garbage)
     }
@@ -128,7 +130,7 @@ impl WorkerVecEnv {
 
     /// Reads the last reply.
     pub(super) fn answer(&self) -> Answer<'_> {
-        self.shape.read(&self.reply)
+        self.shape.read(&self.reply, self.process.as_ref().and_then(Process::memory))
     }
 
     /// Time that the process has run, and has waited for a processor.
@@ -191,7 +193,7 @@ impl WorkerVecEnv {
 
     /// Copies the environments `range` of the reply into their rows.
     fn outcome(&mut self, range: Range<usize>, steps: StepSlicesMut<'_>) {
-        let reply = self.shape.read(&self.reply);
+        let reply = self.shape.read(&self.reply, self.process.as_ref().and_then(Process::memory));
         let (i, n) = (range.start, range.len());
         let d = self.workers.spaces.obs.len();
         let StepSlicesMut { obs, rewards, terminated, truncated, mut final_obs, masks, .. } = steps;
@@ -211,7 +213,7 @@ impl WorkerVecEnv {
         for (ended, j) in (0..self.shape.k).filter(|&j| is_over(j)).enumerate().filter(|(_, j)| range.contains(j)) {
             let row = (j - i) * d..(j - i + 1) * d;
             let to = visit!(Obs, final_obs.as_mut(), |obs| &mut obs[row.clone()]);
-            let mask = reply.last(ended, n_ended, to);
+            let mask = reply.last(ended, n_ended, j, to);
             if let Some(masks) = &mut final_masks {
                 masks[(j - i) * mask.len()..][..mask.len()].copy_from_slice(mask);
             }

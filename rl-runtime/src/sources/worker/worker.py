@@ -10,7 +10,7 @@ os.dup2(2, 1)  # prints go to the log
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-import difflib, gc, importlib.util, inspect, itertools, json, math, select, signal, socket, struct, threading, time, traceback
+import difflib, gc, importlib.util, inspect, itertools, json, math, mmap, select, signal, socket, struct, threading, time, traceback
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
 
@@ -41,6 +41,16 @@ def write(data):
 
 def read_json():
     return json.loads(read(struct.unpack("<I", read(4))[0]))
+
+
+def read_memory(sock, n):
+    """Returns memory of n bytes, whose file comes with the next byte; None of 0 bytes."""
+    if not n:
+        return None
+    _, files, _, _ = socket.recv_fds(sock, 1, 1)
+    memory = mmap.mmap(files[0], n)
+    os.close(files[0])
+    return memory
 
 
 def write_json(tag, value):
@@ -560,18 +570,20 @@ def unguarded(env):  # the order of resets and steps is right without a wrapper 
 class Batch:
     """k environments and the memory of their replies."""
 
-    def __init__(self, envs, obs_space, mask_kind, episodic_life):
+    def __init__(self, envs, obs_space, mask_kind, episodic_life, memory):
         k, action_space = len(envs), envs[0].action_space
         about, d = describe(obs_space), size(obs_space)
         element = np.uint8 if about["dtype"] == "u8" else np.float32
         a = int(action_space.n) if mask_kind else 0
         self.size = d * element().itemsize
         first_obs = (4 + 6 * k + k * a + 7) // 8 * 8
-        self.reply = memoryview(bytearray(first_obs + k * self.size))
-        self.last, self.last_masks = memoryview(bytearray(k * self.size)), np.ones((k, a), np.uint8)
+        self.memory = memory  # of large observations and final ones, which are then not in the reply
+        self.reply = memoryview(bytearray(first_obs + (0 if memory else k * self.size)))
+        self.last, self.last_masks = memoryview(bytearray(0 if memory else k * self.size)), np.ones((k, a), np.uint8)
         rows = lambda memory, at, n, dtype: list(np.frombuffer(memory, dtype, k * n, at).reshape(k, n))
-        self.writers = [writer(obs_space, row) for row in rows(self.reply, first_obs, d, element)]
-        self.last_writers = [writer(obs_space, row) for row in rows(self.last, 0, d, element)]
+        of_obs, of_last = ((memory, 0), (memory, k * self.size)) if memory else ((self.reply, first_obs), (self.last, 0))
+        self.writers = [writer(obs_space, row) for row in rows(*of_obs, d, element)]
+        self.last_writers = [writer(obs_space, row) for row in rows(*of_last, d, element)]
         self.masks = rows(self.reply, 4 + 6 * k, a, np.uint8) if mask_kind else None
         part = lambda start, end, kind: self.reply[4 + start * k : 4 + end * k].cast(kind)
         self.rewards, self.terminated, self.truncated = part(0, 4, "f"), part(4, 5, "?"), part(5, 6, "?")
@@ -619,7 +631,7 @@ class Batch:
             raise Refused(f"step() returned {MASK_INFO}, which the first reset() did not: return it from both")
         if not ended:
             return self.reply
-        finals = [self.last[i * self.size : (i + 1) * self.size] for i in ended]
+        finals = [] if self.memory else [self.last[i * self.size : (i + 1) * self.size] for i in ended]
         return b"".join([self.reply, *finals, *(self.last_masks[i].tobytes() for i in ended)])
 
     def start(self, i, seed):
@@ -715,11 +727,11 @@ def serve(make, envs, seen, mask_kind, episodic_life):
             np.clip(values, action_space.low, action_space.high, out=values)
         return values if action_space.shape else [values[j, ...] for j in range(len(values))]
 
-    def begin(k):
+    def begin(k, memory):
         nonlocal batch, request, what, given, length
         while len(envs) < k:
             envs.append(make())
-        batch, length = Batch(envs[:k], seen, mask_kind, episodic_life), 4 + 4 * k * words
+        batch, length = Batch(envs[:k], seen, mask_kind, episodic_life, memory), 4 + 4 * k * words
         request = bytearray(length)
         what = memoryview(request)[:4].cast("I")
         shape = (k, *action_space.shape)
@@ -762,9 +774,9 @@ def serve(make, envs, seen, mask_kind, episodic_life):
                 at = "reset"
                 if kind == BEGIN:
                     ask = read_json()
-                    seeds, spin = ask["seeds"], ask["spin_us"] * 1e-6
-                    if batch is None or len(batch.steps) != len(seeds):
-                        begin(len(seeds))
+                    seeds, spin, memory = ask["seeds"], ask["spin_us"] * 1e-6, read_memory(sock, ask["memory"])
+                    if batch is None or len(batch.steps) != len(seeds) or memory:
+                        begin(len(seeds), memory)
                     for j, seed in enumerate(seeds):
                         batch.start(j, seed)
                     gc.collect()
@@ -816,6 +828,7 @@ def main():
             seen = spaces.Dict({key: part for key, part in parts_of(seen) if key != "action_mask"})
         versions = f"Python {sys.version.split()[0]}, Gymnasium {gym.__version__}"
         hello = {"protocol": PROTOCOL, "worker": versions, "path": home, "masked": bool(mask_kind)}
+        hello["memory"] = sys.platform == "linux" and hasattr(socket, "recv_fds")
         write_json(HELLO, {**hello, "observation": describe(seen), "action": action})
     except BaseException as error:
         fail("spaces" if isinstance(error, Refused) else at, error)

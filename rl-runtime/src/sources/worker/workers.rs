@@ -23,6 +23,8 @@ pub(super) struct Workers {
     pub(super) spaces: Spaces,
     /// True if the loss of a life ends an episode.
     pub(super) lives: bool,
+    /// True if the workers can leave observations in memory.
+    pub(super) has_memory: bool,
     /// Directory in which the first worker has found the environment's module.
     pub(super) path: String,
     /// Resident memory of the first process once it had greeted, in bytes.
@@ -75,9 +77,9 @@ impl Workers {
 
     /// Reads the greeting of a new process, which must have the spaces of the first.
     pub(super) fn greet(&self, process: &mut Process, limit: Limit) -> Result<(), Failure> {
-        match process.greet(limit)?.map(|hello| hello.spaces()) {
+        match process.greet(limit)?.map(|hello| hello.spaces().map(|spaces| (spaces, hello.memory))) {
             None => Ok(()),
-            Some(Ok(spaces)) if spaces == self.spaces => Ok(()),
+            Some(Ok((spaces, memory))) if spaces == self.spaces && memory == self.has_memory => Ok(()),
             Some(Ok(_)) => Err(Failure::Garbage("its spaces differ from those of the first worker".into())),
             Some(Err(what)) => Err(Failure::Garbage(what)),
         }

@@ -372,6 +372,83 @@ fn trajectories_do_not_depend_on_the_number_of_workers() {
     assert_eq!(play(5), one);
 }
 
+/// Everything that a step of one environment writes, as bits.
+type Row = (Vec<f64>, f32, [u8; 2], Option<Vec<f64>>, Vec<u8>);
+
+/// Plays environments with large observations in batches of `sizes`.
+///
+/// Restarts what fails. The entry keeps the processes.
+fn play_large(entry: &Entry, sizes: &[usize]) -> Vec<Vec<Row>> {
+    let mut first = 0;
+    let mut batches: Vec<_> = sizes
+        .iter()
+        .map(|&size| {
+            first += size;
+            let envs = entry.slice(first - size..first).unwrap();
+            let (steps, random) = (Steps::new(&*envs), RandomActions::slice(1, first - size..first, envs.action_space()));
+            (envs, steps, random)
+        })
+        .collect();
+    let d = entry.spaces().obs.len();
+    let mut rows = vec![Vec::new(); first];
+    for t in 0..40 {
+        let mut played = rows.iter_mut();
+        for (envs, steps, random) in &mut batches {
+            if t == 0 {
+                envs.reset(3, steps).unwrap();
+            } else {
+                random.fill_legal(steps);
+                envs.step(steps).unwrap();
+            }
+            for i in envs.faults().iter().map(|(i, _)| *i).collect::<Vec<_>>() {
+                let obs = rl_envs::visit!(Obs, steps.obs.as_mut(), |obs| &mut obs[i * d..(i + 1) * d]);
+                let [masks, _] = steps.masks.as_mut().unwrap();
+                envs.restart(i, obs, Some(&mut masks[3 * i..3 * i + 3])).unwrap();
+            }
+            for i in 0..envs.n_envs() {
+                let [masks, last_masks] = steps.masks.as_ref().unwrap();
+                let last = steps.done(i).then(|| numbers(&steps.final_obs, i, d));
+                let mask = [&masks[3 * i..3 * i + 3], if last.is_some() { &last_masks[3 * i..3 * i + 3] } else { &[] }].concat();
+                let flags = [steps.terminated[i], steps.truncated[i]];
+                played.next().unwrap().push((numbers(&steps.obs, i, d), steps.rewards[i], flags, last, mask));
+            }
+        }
+    }
+    rows
+}
+
+#[test]
+fn large_observations_in_memory_are_those_that_cross_a_socket() {
+    if python().is_none() {
+        return;
+    }
+    for kind in ["numbers", "picture"] {
+        let entry = open_own("Large", &json!({"kind": kind})).unwrap();
+        let sent = play_large(&entry, &[1, 1, 1, 2]);
+        assert!(sent.iter().flatten().filter(|row| row.3.is_some()).count() > 20, "{kind}: few episodes end");
+        // The processes are kept, and have memory of another length or none each time.
+        for sizes in [&[5][..], &[3, 2], &[1, 4], &[2, 3], &[1, 1, 1, 1, 1], &[5]] {
+            assert!(play_large(&entry, sizes) == sent, "{kind}, {sizes:?}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_with_large_observations_is_replaced() {
+    if python().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let play = |name: &str, sizes: &[usize]| {
+        let once = text(&dir.path().join(name)).to_string();
+        play_large(&open_own("Large", &json!({"kind": "picture", "once": once})).unwrap(), sizes)
+    };
+    let (in_memory, sent) = (play("memory", &[3]), play("socket", &[1]));
+    assert!(in_memory.iter().all(|rows| rows.len() == 40) && in_memory[0] != in_memory[1]);
+    // Before the fault of its first environment, and with the seeds of the restart after it.
+    assert!(in_memory[0] == sent[0], "the first environment plays on as behind a socket");
+}
+
 #[test]
 fn environments_that_answer_on_their_own_take_the_steps_of_those_in_lock_step() {
     if python().is_none() {
