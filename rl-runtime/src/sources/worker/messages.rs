@@ -238,8 +238,8 @@ pub(super) struct Shape {
 
 /// Bytes of a worker's observations from which on memory has them.
 ///
-/// On two cores of an AMD EPYC (Zen 4), in turn, steps by memory over those by a socket: pictures of 84 x 84 x 4 with one of them a
-/// worker 1.1, two 1.2, four 1.4 and eight 1.3; eight of 256 x 256 x 3 1.5, and of a megabyte 2.0.
+/// On two cores of an AMD EPYC (Zen 4), in turn, steps by memory over those by a socket: 1.1 with one picture of 84 x 84 x 4 a
+/// worker, 1.2 with two, 1.4 with four, 1.3 with eight; with eight of 256 x 256 x 3 1.5, of a megabyte 2.0.
 const LARGE: usize = 24 << 10;
 
 /// Flag of an episode that the loss of a life terminates; the game continues.
