@@ -313,8 +313,9 @@ impl<const OBS: usize, const WORDS: usize> Dynamics<2, 1> for Misfit<OBS, WORDS>
 fn kernels_whose_rules_have_other_spaces_or_too_many_constants_are_refused() {
     fn refused<const OBS: usize, const WORDS: usize>(device: &Device) -> Option<String> {
         // SAFETY: nothing is launched.
-        let kernels = unsafe { EnvKernels::of::<Misfit<OBS, WORDS>, 2, 1>(&CORRIDOR) };
-        CudaVecEnv::with_kernels(device, &kernels, 3).err().map(|error| error.to_string())
+        let kernels: &'static EnvKernels = Box::leak(Box::new(unsafe { EnvKernels::of::<Misfit<OBS, WORDS>, 2, 1>(&CORRIDOR) }));
+        let entry = Entry::lanes::<Misfit<OBS, WORDS>, 2, 1>("misfit", "other spaces or constants").with_kernels(kernels);
+        CudaVecEnv::of_entry(device, &entry, 3).err().map(|error| error.to_string())
     }
     for device in Device::for_tests() {
         let no_numbers = Some("the rules of corridor: the observation space does not have D numbers".into());
@@ -328,10 +329,11 @@ fn kernels_whose_rules_have_other_spaces_or_too_many_constants_are_refused() {
 #[allow(unsafe_code)]
 fn kernels_that_do_not_fit_their_rules_are_refused() {
     static MISNAMED: Module = Module::new("passage", SOURCE, PTX);
+    // SAFETY: nothing is launched.
+    static KERNELS: EnvKernels = unsafe { EnvKernels::of::<Params, 2, 1>(&MISNAMED) };
     for device in Device::for_tests() {
-        // SAFETY: nothing is launched.
-        let kernels = unsafe { EnvKernels::of::<Params, 2, 1>(&MISNAMED) };
-        let refused = CudaVecEnv::with_kernels(&device, &kernels, 3).unwrap_err();
+        let entry = Entry::lanes::<Params, 2, 1>("passage", "kernels of another name").with_kernels(&KERNELS);
+        let refused = CudaVecEnv::of_entry(&device, &entry, 3).unwrap_err();
         assert_eq!(refused.to_string(), "the module passage has no kernel passage_reset", "{device}");
     }
 }
@@ -341,7 +343,8 @@ fn an_entry_has_the_kernels_that_step_it_or_none() {
     let stacked = Wrappers { frame_stack: 2, ..Wrappers::default() };
     let refused = [
         (Entry::of::<CartPole>("cartpole", "without kernels"), "environment \"cartpole\" has no kernels"),
-        (corridor::ENTRY.wrapped(stacked), "environment \"corridor\" has no kernels"),
+        (corridor::ENTRY.wrapped(stacked), "wrappers on a device: expected none but env.hide"),
+        (Entry::of::<CartPole>("other", "").with_kernels(&CORRIDOR), "kernels of the entry: expected an EnvKernels"),
         (
             Entry::of::<CartPole>("other", "").with_kernels(&corridor::KERNELS),
             "the rules of corridor: the spaces are not those of the entry with these kernels",
@@ -355,7 +358,7 @@ fn an_entry_has_the_kernels_that_step_it_or_none() {
     }
 }
 
-/// Checks an entry's kernels on a device; returns the line that tells of it.
+/// Returns the report of `check_kernels`.
 fn checked(device: &Device, entry: &Entry) -> String {
     let on_device = |n| {
         let envs = CudaVecEnv::of_entry(device, entry, n).map_err(|error| rl_envs::Error::Device(error.to_string()))?;
@@ -385,7 +388,10 @@ fn kernels_that_differ_from_their_rules_fail_the_check_that_names_the_step() {
         checked(&device, &Entry::lanes::<Params, 2, 1>("corridor", "with a mistake").with_kernels(kernels))
     };
     let start = planted(&[("rng.uniform_in(0.0f, 1.0f)", "rng.uniform_in(0.0f, 0.9f)")]);
-    assert!(start.starts_with("FAIL kernels: environment 0 differs at step 0 of 1, on the device and on the CPU"), "{start}");
+    assert!(
+        start.starts_with("FAIL kernels: environment 0 differs at step 0 in a batch of 1, on the device and on the CPU"),
+        "{start}"
+    );
     let end = planted(&[("state.elapsed >= max_steps", "state.elapsed > max_steps")]);
     assert!(end.starts_with("FAIL kernels: environment ") && end.contains(" differs at step "), "{end}");
     // All steps are the same with the words of a state in another order, but no run could move between device and CPU.
@@ -394,7 +400,7 @@ fn kernels_that_differ_from_their_rules_fail_the_check_that_names_the_step() {
         ("words[1] = state.elapsed;", "words[0] = state.elapsed;"),
         ("{math::from_bits(words[0]), words[1]}", "{math::from_bits(words[1]), words[0]}"),
     ]);
-    assert!(order.starts_with("FAIL kernels: the saved states of a batch of 1 differ"), "{order}");
+    assert!(order.starts_with("FAIL kernels: the states of a batch of 1 differ after the last step"), "{order}");
 }
 
 #[test]

@@ -66,15 +66,10 @@ pub struct Entry {
 #[derive(Clone, Copy)]
 enum Twin {
     Missing,
-    /// Those of the same name, which this project has.
+    /// Kernels of `rl-cuda` with the entry's name.
     Named,
-    Own(&'static dyn Kernels),
+    Own(&'static (dyn Any + Sync)),
 }
-
-/// Kernels of an environment of your own.
-///
-/// Implemented by `rl_cuda::EnvKernels`; a trait because this crate has no devices.
-pub trait Kernels: Any + Sync {}
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -182,15 +177,16 @@ impl Entry {
 
     /// Adds kernels of your own, which step the same environment.
     ///
-    /// It then steps on the device that learns, as those of the catalog do: see `rl_cuda::EnvKernels`.
+    /// `kernels` is an `rl_cuda::EnvKernels`. The environment then steps on the device that learns, like environments of the
+    /// catalog.
     #[must_use]
-    pub const fn with_kernels(self, kernels: &'static dyn Kernels) -> Self {
+    pub const fn with_kernels(self, kernels: &'static (dyn Any + Sync)) -> Self {
         Self { twin: Twin::Own(kernels), ..self }
     }
 
     /// Returns the kernels of [`with_kernels`](Self::with_kernels).
     #[must_use]
-    pub fn kernels(&self) -> Option<&'static dyn Kernels> {
+    pub fn kernels(&self) -> Option<&'static (dyn Any + Sync)> {
         if let Twin::Own(kernels) = self.twin { Some(kernels) } else { None }
     }
 

@@ -423,9 +423,9 @@ class Large(gym.Env):
 
     action_space = spaces.Discrete(3)
 
-    def __init__(self, kind, once=None):
+    def __init__(self, kind, once=None, times=1):
         self.once, self.age = once, 0
-        numbers, picture = spaces.Box(-1, 1, (3000,), np.float32), spaces.Box(0, 255, (3, 50, 80), np.uint8)
+        numbers, picture = spaces.Box(-1, 1, (3000 * times,), np.float32), spaces.Box(0, 255, (3, 50, 80), np.uint8)
         self.observation_space = numbers if kind == "numbers" else picture
 
     def seen(self):

@@ -36,15 +36,15 @@ def single(name, seconds, queue):
         actions = [int(action) for action in actions]
     env.reset(seed=0)
     copies = hasattr(pictures, name)
-    rows = np.zeros((2, 16 if copies else 0, *env.observation_space.shape), env.observation_space.dtype)
+    rows = np.zeros((2, 8 if copies else 0, *env.observation_space.shape), env.observation_space.dtype)
     steps, begin = 0, time.perf_counter()
     end = begin + seconds
     while time.perf_counter() < end:
         for i, action in enumerate(actions):
             obs, _, terminated, truncated, _ = env.step(action)
             if copies:
-                rows[0, i % 16] = obs
-                rows[1, i % 16] = rows[0, i % 16]
+                rows[0, i % 8] = obs
+                rows[1, i % 8] = rows[0, i % 8]
             if terminated or truncated:
                 env.reset()
         steps += DRAWN

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use rl_envs::catalog::Kernels;
 use rl_envs::grid_world::{self, GridWorld, Level};
 use rl_envs::lanes::{Dynamics, Lane};
 use rl_envs::{
@@ -103,8 +102,6 @@ impl EnvKernels {
         Self { twin: Twin::of::<Lane<P, W, D>>(module.name), module, n_observed: D }
     }
 }
-
-impl Kernels for EnvKernels {}
 
 /// Every environment that has kernels.
 pub(crate) const TWINS: &[Twin] = &[

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rl_envs::catalog::Entry;
+use rl_envs::wrappers::Wrappers;
 use rl_envs::{ActionSpace, Dtype, Space, either};
 
 use crate::driver::args::{Args, args};
@@ -156,40 +157,39 @@ impl CudaVecEnv {
     /// Creates `n_envs` environments of `entry`, in its wrappers.
     ///
     /// # Errors
-    /// [`Error::NoKernels`] if the entry or its wrappers have none; those of [`CudaVecEnv::with_kernels`]; [`Error::Rules`] if
-    /// the kernels step an environment with other spaces.
+    /// [`Error::NoKernels`] if the entry has no kernels; [`Error::Kind`] if it has other wrappers than `hide`; [`Error::Rules`]
+    /// if its own kernels step an environment with other spaces, observations that are not `D` numbers, or more than 48 constants;
+    /// [`Error::NoKernel`]; [`Error::Emulation`] if the source does not compile for the host; and as [`CudaVecEnv::new`].
     pub fn of_entry(device: &Device, entry: &Entry, n_envs: usize) -> Result<Self, Error> {
-        if !entry.is_twinned() {
+        if !entry.wrapped(Wrappers::default()).is_twinned() {
             return Err(twins::unknown(entry.name));
+        }
+        if !entry.is_twinned() {
+            return Err(Error::Kind { what: "wrappers on a device", expected: "none but env.hide" });
         }
         let envs = match entry.kernels() {
             None => Self::new(device, entry.name, n_envs)?,
             Some(kernels) => {
                 let kernels: &dyn Any = kernels;
-                let kernels: &EnvKernels = kernels.downcast_ref().ok_or_else(|| twins::unknown(entry.name))?;
-                if (kernels.twin.spaces)() != entry.spaces() {
-                    let what = "the spaces are not those of the entry with these kernels";
-                    return Err(Error::Rules { module: kernels.module.name, what });
-                }
-                Self::with_kernels(device, kernels, n_envs)?
+                let not_ours = Error::Kind { what: "kernels of the entry", expected: "an EnvKernels" };
+                Self::with_kernels(device, kernels.downcast_ref().ok_or(not_ours)?, entry, n_envs)?
             }
         };
         envs.with_hidden(&entry.hidden())
     }
 
-    /// Creates `n_envs` environments with your own rules and kernels.
-    ///
-    /// # Errors
-    /// [`Error::Rules`] if the observations are not `D` numbers or there are more than 48 constants; [`Error::NoKernel`];
-    /// [`Error::Emulation`] if the source does not compile for the host; and as [`CudaVecEnv::new`].
-    pub fn with_kernels(device: &Device, kernels: &EnvKernels, n_envs: usize) -> Result<Self, Error> {
+    /// Creates `n_envs` environments with kernels outside of this crate.
+    fn with_kernels(device: &Device, kernels: &EnvKernels, entry: &Entry, n_envs: usize) -> Result<Self, Error> {
         let EnvKernels { twin, module, n_observed } = *kernels;
-        let (module_name, obs) = (module.name, (twin.spaces)().obs);
-        if obs.dtype() != Dtype::F32 || obs.len() != n_observed {
-            return Err(Error::Rules { module: module_name, what: "the observation space does not have D numbers" });
+        let (spaces, refused) = ((twin.spaces)(), |what| Err(Error::Rules { module: module.name, what }));
+        if spaces.obs.dtype() != Dtype::F32 || spaces.obs.len() != n_observed {
+            return refused("the observation space does not have D numbers");
         }
         if (twin.params)().len() > MAX_CONSTANTS {
-            return Err(Error::Rules { module: module_name, what: "more than 48 constants" });
+            return refused("more than 48 constants");
+        }
+        if spaces != entry.spaces() {
+            return refused("the spaces are not those of the entry with these kernels");
         }
         Self::of_twin(device, twin, module, n_envs)
     }

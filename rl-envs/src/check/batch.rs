@@ -81,7 +81,7 @@ pub(crate) type Make<'a> = &'a dyn Fn(usize) -> Result<Box<dyn VecEnv>, Error>;
 /// `make` creates batches of n environments, one at a time and in lanes.
 pub(crate) fn check_lanes(make: [Make<'_>; 2]) -> Check {
     let about = "vector lanes give what environments one at a time give";
-    let advice = "in lanes and alone: pack every field of the state, and step lanes alike";
+    let advice = ["in lanes and alone: pack every field of the state, and step lanes alike"; 2];
     Check { name: "lanes", about, outcome: same(make, advice).unwrap_or_else(Outcome::Failed) }
 }
 
@@ -90,19 +90,23 @@ pub(crate) fn check_lanes(make: [Make<'_>; 2]) -> Check {
 /// `make` creates batches of n environments, on the CPU and on the device.
 pub(crate) fn check_kernels(make: [Make<'_>; 2]) -> Check {
     let about = "the kernels give what the environment gives";
-    let advice =
-        "on the device and on the CPU: write the same operations in the same order, and compile without fused multiply-adds";
+    let advice = [
+        "on the device and on the CPU: write the same operations in the same order, and compile without fused multiply-adds",
+        "on the device and on the CPU: pack the words in the same order in both",
+    ];
     Check { name: "kernels", about, outcome: same(make, advice).unwrap_or_else(Outcome::Failed) }
 }
 
-/// Compares all bits of two makers' batches, and the states that they save.
-fn same(make: [Make<'_>; 2], advice: &str) -> Found {
+/// Compares all bits of two makers' batches, and their saved states.
+///
+/// `advice` follows a difference of steps, and of states.
+fn same(make: [Make<'_>; 2], advice: [&str; 2]) -> Found {
     for n in [1, 31, 33, 65] {
         let [a, b] = make.map(|make| record_batch(make(n).map_err(text)?, 0..n, 8));
         let (a, b) = (a?, b?);
-        (0..n).try_for_each(|i| compare(&a, &b, i)).map_err(|what| format!("{what} of {n}, {advice}"))?;
+        (0..n).try_for_each(|i| compare(&a, &b, i)).map_err(|what| format!("{what} in a batch of {n}, {}", advice[0]))?;
         if a.saved != b.saved {
-            return Err(format!("the saved states of a batch of {n} differ, {advice}"));
+            return Err(format!("the states of a batch of {n} differ after the last step, {}", advice[1]));
         }
     }
     Ok(Outcome::Passed)
@@ -150,7 +154,11 @@ fn record_batch(envs: Box<dyn VecEnv>, range: Range<usize>, seed: u64) -> Result
     play(envs, range, seed, |envs, steps, t| {
         rows.push(steps.clone());
         if t == n_steps {
-            saved = envs.save().ok();
+            saved = match envs.save() {
+                Ok(saved) => Some(saved),
+                Err(Error::CannotSave) => None,
+                Err(error) => return Err(text(error)),
+            };
         }
         Ok(t == n_steps)
     })?;

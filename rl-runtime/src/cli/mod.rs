@@ -97,7 +97,7 @@ enum Verb {
         /// Set one of its settings; repeatable
         #[arg(long = "set", value_name = "env.KEY=VALUE")]
         settings: Vec<String>,
-        /// Compare its kernels on this device with it, too: cuda, cuda:i or emulated
+        /// Also compare its kernels with its Rust code on cuda, cuda:i or emulated
         #[arg(long, value_parser = args::parse_kernels_device)]
         device: Option<Device>,
     },

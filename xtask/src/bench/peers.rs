@@ -85,9 +85,9 @@ const GROUPS: [Group; 10] = [
         venv: "target/peers",
         requirements: "requirements.txt",
         record: "bench/peers-pictures.md",
-        unit: "Environment steps per second of environments that only show two pictures in turn, 16 of them in 2 worker processes. \
-               Gymnasium's\nAsyncVectorEnv shares memory with its processes; two bare loops are two processes that step and copy each \
-               picture twice, the least\nfor one that another process reads.",
+        unit: "Environment steps per second of 16 environments that only show two pictures in turn: ours in 2 worker processes, the \
+               peers' in one\nprocess each. Gymnasium's AsyncVectorEnv shares memory with its processes; two bare loops are two processes \
+               that step and copy\neach picture twice, the least for a picture that another process reads.",
         limits: &[],
         cases: PICTURES,
     },

@@ -53,12 +53,12 @@ fn open(name: &str, assignments: &[String], envs: &Envs) -> Result<Entry, Error>
 }
 
 /// Opens a device whose kernels are compared.
-fn open_device(device: Device, entry: &Entry) -> Result<Option<rl_cuda::Device>, Error> {
-    if entry.is_twinned() {
-        device.open()
-    } else {
-        Err(Error::config(format!("--device: there are no kernels for {}", entry.name)))
+fn open_device(device: Device, entry: &Entry) -> Result<rl_cuda::Device, Error> {
+    if !entry.is_twinned() {
+        let how = "leave --device out, or add kernels (docs/gpu.md, \"Your own environment on the device\")";
+        return Err(Error::config(format!("--device: there are no kernels for {}; {how}", entry.name)));
     }
+    Ok(device.open()?.expect("the argument is no CPU"))
 }
 
 /// Makes `n_envs` environments on a device.
@@ -69,7 +69,7 @@ fn on_device(device: &rl_cuda::Device, entry: &Entry, n_envs: usize) -> Result<B
 
 pub(crate) fn run(name: &str, settings: &[String], device: Option<Device>, envs: &Envs, json: bool) -> Result<ExitCode, Error> {
     let entry = &open(name, settings, envs)?;
-    let device = device.map(|device| open_device(device, entry)).transpose()?.flatten();
+    let device = device.map(|device| open_device(device, entry)).transpose()?;
     let (mut n_checks, mut n_failed) = (0, 0);
     let mut each = |check: Check| {
         n_checks += 1;

@@ -1,6 +1,6 @@
 //! Memory in which a worker leaves large observations.
 //!
-//! A socket copies each byte twice, 200 kB at a time; this program reads the memory once, to where the observations are wanted.
+//! A socket copies every byte twice, at most 200 kB per write. Shared memory is copied once, into the caller's buffer.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -24,14 +24,14 @@ impl Memory {
     /// Allocates `len` bytes.
     ///
     /// # Errors
-    /// The errors of the system, such as that it has no such memory.
+    /// Errors of `memfd_create`, `ftruncate` and `fcntl`; `Unsupported` outside Linux.
     #[cfg(target_os = "linux")]
     pub(super) fn new(len: usize) -> std::io::Result<Self> {
         use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
         let file = memfd_create("observations", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, len as u64)?;
-        // A worker cannot take the bytes away that this program reads.
+        // A worker that truncated the file would make reads fail.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Self { file: file.into(), len })
     }
@@ -45,19 +45,15 @@ impl Memory {
         self.len
     }
 
-    /// Sends the memory with one byte; false if the worker reads no more.
-    pub(super) fn send(&self, socket: &UnixStream) -> bool {
+    /// Sends the memory with one byte.
+    ///
+    /// # Errors
+    /// The errors of the system: [`Errno::AGAIN`] after the socket's limit of time.
+    pub(super) fn send(&self, socket: &UnixStream) -> Result<(), Errno> {
         let (files, mut space) = ([self.file.as_fd()], [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
         let mut message = SendAncillaryBuffer::new(&mut space);
         message.push(SendAncillaryMessage::ScmRights(&files));
-        loop {
-            // The socket's own limit of time ends a wait.
-            match sendmsg(socket, &[IoSlice::new(&[0])], &mut message, SendFlags::NOSIGNAL) {
-                Ok(_) => return true,
-                Err(Errno::INTR) => {}
-                Err(_) => return false,
-            }
-        }
+        sendmsg(socket, &[IoSlice::new(&[0])], &mut message, SendFlags::NOSIGNAL).map(drop)
     }
 
     /// Reads bytes from `at` on.

@@ -44,7 +44,7 @@ pub(super) struct Hello {
     /// Versions of the programs involved, for people.
     #[serde(default)]
     pub(super) worker: String,
-    /// True if it can leave observations in memory.
+    /// True if the worker can leave observations in memory.
     #[serde(default)]
     pub(super) memory: bool,
     /// Directory of the environment's module: `env.path` or the current one; or empty.
@@ -236,10 +236,10 @@ pub(super) struct Shape {
     obs: usize,
 }
 
-/// Bytes of a worker's observations from which on memory has them.
+/// Smallest batch of observations that a worker leaves in memory, in bytes.
 ///
-/// On two cores of an AMD EPYC (Zen 4), in turn, steps by memory over those by a socket: 1.1 with one picture of 84 x 84 x 4 a
-/// worker, 1.2 with two, 1.4 with four, 1.3 with eight; with eight of 256 x 256 x 3 1.5, of a megabyte 2.0.
+/// Ratio of steps/s, memory to socket, in turn on two cores of an AMD EPYC (Zen 4): 1.1 with one picture of 84 x 84 x 4 a worker,
+/// 1.2 with two, 1.4 with four, 1.3 with eight; 1.5 with eight of 256 x 256 x 3, 2.0 of a megabyte.
 const LARGE: usize = 24 << 10;
 
 /// Flag of an episode that the loss of a life terminates; the game continues.
@@ -262,9 +262,9 @@ impl Shape {
         Self { k, lives, row, sent, mask, request: 4 + 4 * k * words, obs: (4 + 6 * k + k * mask).next_multiple_of(8) }
     }
 
-    /// Bytes of the memory for observations, 0 if replies have them.
+    /// Length of the memory for observations in bytes; 0 if replies carry them.
     ///
-    /// Those of every environment come first, then their final ones.
+    /// Observations (k), then final observations (k).
     pub(super) fn memory(&self) -> usize {
         if self.sent == self.row { 0 } else { 2 * self.k * self.row }
     }
@@ -304,7 +304,7 @@ impl Shape {
         if self.mask == 0 {
             return Ok(());
         }
-        let answer = self.read(reply, None);
+        let answer = Answer { shape: self, bytes: reply, memory: None };
         let [terminated, truncated] = answer.flags();
         let ended: Vec<usize> = (0..self.k).filter(|&i| terminated[i] | truncated[i] != 0).collect();
         let next = answer.masks(0, self.k).chunks(self.mask).enumerate().map(|(i, mask)| (i, mask, true));
@@ -323,7 +323,8 @@ impl Shape {
 
     /// Reads a reply, and its observations from `memory` if they are there.
     pub(super) fn read<'a>(&'a self, bytes: &'a [u8], memory: Option<&'a Memory>) -> Answer<'a> {
-        Answer { shape: self, bytes, memory: memory.filter(|_| self.memory() > 0) }
+        debug_assert_eq!(memory.map_or(0, Memory::len), self.memory(), "the process has the memory of its batch");
+        Answer { shape: self, bytes, memory }
     }
 
     /// Writes a request, with actions from `first` on.
@@ -361,7 +362,7 @@ impl Answer<'_> {
     pub(super) fn obs(&self, first: usize, n: usize, to: ObsSliceMut<'_>) {
         let Shape { row, obs, .. } = *self.shape;
         match self.memory {
-            Some(memory) => recall(memory, first * row, to),
+            Some(memory) => copy_from_memory(memory, first * row, to),
             None => copy(&self.bytes[obs + first * row..][..n * row], to),
         }
     }
@@ -372,14 +373,14 @@ impl Answer<'_> {
     pub(super) fn last(&self, i: usize, n: usize, env: usize, to: ObsSliceMut<'_>) -> &[u8] {
         let (Shape { k, row, sent, mask, .. }, at) = (*self.shape, self.shape.reply());
         match self.memory {
-            Some(memory) => recall(memory, (k + env) * row, to),
+            Some(memory) => copy_from_memory(memory, (k + env) * row, to),
             None => copy(&self.bytes[at + i * row..][..row], to),
         }
         &self.bytes[at + n * sent + i * mask..][..mask]
     }
 }
 
-fn recall(memory: &Memory, at: usize, to: ObsSliceMut<'_>) {
+fn copy_from_memory(memory: &Memory, at: usize, to: ObsSliceMut<'_>) {
     match to {
         ObsSliceMut::F32(to) => {
             memory.read(at, bytemuck::cast_slice_mut(to));

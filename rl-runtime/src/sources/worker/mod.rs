@@ -28,6 +28,7 @@ use rl_envs::{BoxedEnv, Dtype, MakeBlocking, RandomActions, Spaces, Steps, VecEn
 use serde_json::{Map, Value, json};
 
 use self::blocking::WorkerEnv;
+use self::memory::Memory;
 use self::messages::{Hello, PROTOCOL};
 use self::process::{Failure, Launch, Limit, Process, Raised};
 use self::vec_env::WorkerVecEnv;
@@ -171,7 +172,8 @@ fn open(name: &str, id: &str, launch: Launch, options: &WorkerOptions) -> Result
         ask,
         spaces,
         lives: *episodic_life,
-        has_memory: hello.memory,
+        // Only Linux has such memory, and a sandbox may refuse it.
+        has_memory: hello.memory && Memory::new(1).is_ok(),
         path,
         rss,
         config: Mutex::new(config),

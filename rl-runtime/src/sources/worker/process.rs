@@ -298,7 +298,7 @@ impl Process {
         self.memory.as_ref()
     }
 
-    /// Makes the memory for observations `len` bytes long; none of 0 bytes.
+    /// Replaces the memory for observations by `len` bytes; by none if `len` is 0.
     pub(super) fn reserve(&mut self, len: usize) -> std::io::Result<()> {
         if self.memory.as_ref().map_or(0, Memory::len) != len {
             self.memory = if len > 0 { Some(Memory::new(len)?) } else { None };
@@ -306,9 +306,9 @@ impl Process {
         Ok(())
     }
 
-    /// As [`call`](Self::call), with the memory for observations.
+    /// Sends `BEGIN` with the memory for observations, if any, and reads the reply.
     ///
-    /// It follows the message, if there is one.
+    /// See [`call`](Self::call).
     pub(super) fn begin(
         &self,
         message: &[u8],
@@ -319,8 +319,12 @@ impl Process {
     ) -> Result<(), Failure> {
         let deadline = &mut Deadline::new(limit);
         self.send(message, deadline)?;
-        if self.memory.as_ref().is_some_and(|memory| !memory.send(&self.socket)) {
-            return Err(self.last_words());
+        while let Some(Err(error)) = self.memory.as_ref().map(|memory| memory.send(&self.socket)) {
+            match error {
+                Errno::AGAIN | Errno::INTR => deadline.check()?,
+                Errno::PIPE | Errno::CONNRESET => return Err(self.last_words()),
+                error => return Err(Failure::Gone(format!("cannot be sent the memory for observations: {error}"))),
+            }
         }
         self.receive(reply, needed, len, deadline)
     }

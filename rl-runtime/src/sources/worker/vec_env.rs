@@ -102,7 +102,11 @@ impl WorkerVecEnv {
         self.workers.greet(process, limit)?;
         process.spin = self.workers.spin();
         let memory = self.shape.memory();
-        process.reserve(memory).map_err(|error| Failure::Gone(format!("has no memory for observations: {error}")))?;
+        process.reserve(memory).map_err(|error| {
+            Failure::Gone(format!(
+                "gets no memory for observations, which this program cannot allocate: {error}; use fewer workers, or raise `ulimit -n`"
+            ))
+        })?;
         let text = json!({"seeds": seeds, "spin_us": process.spin.worker_us, "memory": memory}).to_string();
         let mut request = BEGIN.to_le_bytes().to_vec();
         request.resize(process.request_len, 0);

@@ -23,7 +23,7 @@ pub(super) struct Workers {
     pub(super) spaces: Spaces,
     /// True if the loss of a life ends an episode.
     pub(super) lives: bool,
-    /// True if the workers can leave observations in memory.
+    /// True if a worker can leave observations in memory.
     pub(super) has_memory: bool,
     /// Directory in which the first worker has found the environment's module.
     pub(super) path: String,
@@ -79,7 +79,10 @@ impl Workers {
     pub(super) fn greet(&self, process: &mut Process, limit: Limit) -> Result<(), Failure> {
         match process.greet(limit)?.map(|hello| hello.spaces().map(|spaces| (spaces, hello.memory))) {
             None => Ok(()),
-            Some(Ok((spaces, memory))) if spaces == self.spaces && memory == self.has_memory => Ok(()),
+            Some(Ok((spaces, memory))) if spaces == self.spaces && (memory || !self.has_memory) => Ok(()),
+            Some(Ok((spaces, _))) if spaces == self.spaces => {
+                Err(Failure::Garbage("it cannot leave observations in memory, unlike the first worker".into()))
+            }
             Some(Ok(_)) => Err(Failure::Garbage("its spaces differ from those of the first worker".into())),
             Some(Err(what)) => Err(Failure::Garbage(what)),
         }

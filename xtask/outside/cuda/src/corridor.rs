@@ -15,12 +15,13 @@ use rl_envs::lanes::Dynamics;
 use rl_envs::{ActionSpace, Rng, Space, Step, math};
 use serde::{Deserialize, Serialize};
 
-/// Kernels of the environment.
+/// CUDA source and PTX.
 static MODULE: Module = Module::new("corridor", include_str!("../kernels/corridor.cu"), include_str!("../kernels/corridor.ptx"));
-// SAFETY: the kernels are those that ENV_KERNELS makes of the rules of `Params`, which access nothing but their arguments.
+/// Kernels of the environment.
+// SAFETY: the kernels are made by ENV_KERNELS of the rules of `Params`, which access nothing but their arguments.
 pub static KERNELS: EnvKernels = unsafe { EnvKernels::of::<Params, 2, 1>(&MODULE) };
 
-/// The environment for a program, with its kernels.
+/// Entry of the environment, with its kernels.
 pub const ENTRY: Entry = Entry::lanes::<Params, 2, 1>("corridor", "walk uphill to the right end").with_kernels(&KERNELS);
 
 /// Constants of the environment.
