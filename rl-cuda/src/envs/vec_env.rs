@@ -158,8 +158,9 @@ impl CudaVecEnv {
     ///
     /// # Errors
     /// [`Error::NoKernels`] if the entry has no kernels; [`Error::Kind`] if it has other wrappers than `hide`; [`Error::Rules`]
-    /// if its own kernels step an environment with other spaces, observations that are not `D` numbers, or more than 48 constants;
-    /// [`Error::NoKernel`]; [`Error::Emulation`] if the source does not compile for the host; and as [`CudaVecEnv::new`].
+    /// if its own kernels step an environment with other spaces, with observations that are not `D` numbers, or with more than 48
+    /// constants; [`Error::NoKernel`]; [`Error::Emulation`] if the source does not compile for the host; and as
+    /// [`CudaVecEnv::new`].
     pub fn of_entry(device: &Device, entry: &Entry, n_envs: usize) -> Result<Self, Error> {
         if !entry.wrapped(Wrappers::default()).is_twinned() {
             return Err(twins::unknown(entry.name));
