@@ -1,4 +1,4 @@
-//! The `rl` program with custom environments and a custom algorithm.
+//! The `rl` program with a custom environment and a custom algorithm.
 
 use std::process::ExitCode;
 
@@ -6,11 +6,10 @@ use own_program::reinforce::ReinforceConfig;
 use own_program::walk::Walk;
 use rl_envs::catalog::Entry;
 use rl_runtime::Algo;
-use uses_rl_cuda::corridor;
 
 fn main() -> ExitCode {
     rl_runtime::cli::main(
-        &[Entry::of::<Walk>("walk", "reach the right end of a line"), corridor::ENTRY],
+        &[Entry::of::<Walk>("walk", "reach the right end of a line")],
         &[Algo::of::<ReinforceConfig>("reinforce", "REINFORCE with a baseline")],
     )
 }

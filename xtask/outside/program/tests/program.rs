@@ -74,11 +74,18 @@ fn an_environment_of_ones_own_is_listed_checked_traced_and_measured() {
     assert!(code == 2 && error.contains("did you mean \"walk\"?"), "{error}");
 }
 
-/// Trains in the corridor, in `run`; returns exit code and output.
+/// Runs the program with the corridor to its end; returns exit code and output.
+fn run_on_device(args: &[&str]) -> (i32, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_on_device")).args(args).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8(text).unwrap())
+}
+
+/// Trains in the corridor, in `run`.
 fn train_in_corridor(run: &Path, args: &[&str]) -> (i32, String) {
     let settings = ["n_envs=16", "hidden=[8]", "ppo.n_steps=16", "ppo.batch_size=64", "eval_episodes=4"];
     let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
-    self::run(&[&["train", "corridor", "--run-dir", text(run)], &settings[..], args].concat())
+    run_on_device(&[&["train", "corridor", "--run-dir", text(run)], &settings[..], args].concat())
 }
 
 #[test]
@@ -94,9 +101,12 @@ fn an_environment_with_kernels_of_ones_own_is_trained_on_a_device_with_the_bits_
     assert_eq!(code, 0, "{output}");
     assert_eq!(train_in_corridor(&on_cpu, &["--steps", "4096", "--device", "cpu"]).0, 0);
     assert_eq!(train_in_corridor(&moved, &["--steps", "2048", "--device", "cpu"]).0, 0);
-    succeeds(&[&["train", "--resume", text(&moved), "--steps", "4096"], &device[..]].concat());
+    let (code, output) = run_on_device(&[&["train", "--resume", text(&moved), "--steps", "4096"], &device[..]].concat());
+    assert_eq!(code, 0, "{output}");
     assert!(params(&on_device) == params(&on_cpu), "the device has other bits");
     assert!(params(&moved) == params(&on_cpu), "a run that moved to the device has other bits");
+    let (code, output) = run_on_device(&["check-env", "corridor", "--device", "emulated"]);
+    assert!(code == 0 && output.contains("PASS kernels: "), "{output}");
 
     let (code, text) = run(&["train", "walk", "--steps", "64", "--device", "emulated", "--set", "env_device=learner"]);
     assert!(code == 2 && text.contains("there are no kernels for walk"), "{text}");
