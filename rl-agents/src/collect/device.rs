@@ -56,7 +56,7 @@ pub struct DeviceCollector {
 }
 
 impl DeviceCollector {
-    /// Creates environments of the catalog, as many as the learner's rollouts have.
+    /// Creates environments of `env`, as many as the learner's rollouts have.
     ///
     /// With other ranks, those that are this rank's share.
     pub(crate) fn new(

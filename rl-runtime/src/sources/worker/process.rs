@@ -215,8 +215,8 @@ pub(super) struct Process {
     pub(super) spin: Spin,
     /// True once it has failed to draw, after which it answers nothing.
     is_spent: AtomicBool,
-    /// Memory for large observations, once a batch has needed some.
-    memory: Option<Memory>,
+    /// Memory for large observations, if its batch needs some.
+    pub(super) memory: Option<Memory>,
 }
 
 impl Process {
@@ -293,11 +293,6 @@ impl Process {
         serde_json::from_slice(&body).map(Some).map_err(|error| Failure::Garbage(format!("greeting: {error}")))
     }
 
-    /// Memory in which the worker leaves large observations.
-    pub(super) fn memory(&self) -> Option<&Memory> {
-        self.memory.as_ref()
-    }
-
     /// Replaces the memory for observations by `len` bytes; by none if `len` is 0.
     pub(super) fn reserve(&mut self, len: usize) -> std::io::Result<()> {
         if self.memory.as_ref().map_or(0, Memory::len) != len {
@@ -306,12 +301,14 @@ impl Process {
         Ok(())
     }
 
-    /// Sends `BEGIN` with the memory for observations, if any, and reads the reply.
+    /// Sends a message and reads a reply of at least `needed` bytes within `limit`.
     ///
-    /// See [`call`](Self::call).
-    pub(super) fn begin(
+    /// `memory` for observations follows `BEGIN`, if there is any. `len` computes the bytes of the whole reply from the needed
+    /// ones, which begin with the tag.
+    pub(super) fn call(
         &self,
         message: &[u8],
+        memory: Option<&Memory>,
         reply: &mut [u8],
         needed: usize,
         limit: Limit,
@@ -319,39 +316,13 @@ impl Process {
     ) -> Result<(), Failure> {
         let deadline = &mut Deadline::new(limit);
         self.send(message, deadline)?;
-        while let Some(Err(error)) = self.memory.as_ref().map(|memory| memory.send(&self.socket)) {
+        while let Some(Err(error)) = memory.map(|memory| memory.send(&self.socket)) {
             match error {
                 Errno::AGAIN | Errno::INTR => deadline.check()?,
                 Errno::PIPE | Errno::CONNRESET => return Err(self.last_words()),
                 error => return Err(Failure::Gone(format!("cannot be sent the memory for observations: {error}"))),
             }
         }
-        self.receive(reply, needed, len, deadline)
-    }
-
-    /// Sends a message and reads a reply of at least `needed` bytes within `limit`.
-    ///
-    /// `len` computes the bytes of the whole reply from those, which begin with the tag.
-    pub(super) fn call(
-        &self,
-        message: &[u8],
-        reply: &mut [u8],
-        needed: usize,
-        limit: Limit,
-        len: impl FnOnce(&[u8]) -> Result<usize, String>,
-    ) -> Result<(), Failure> {
-        let deadline = &mut Deadline::new(limit);
-        self.send(message, deadline)?;
-        self.receive(reply, needed, len, deadline)
-    }
-
-    fn receive(
-        &self,
-        reply: &mut [u8],
-        needed: usize,
-        len: impl FnOnce(&[u8]) -> Result<usize, String>,
-        deadline: &mut Deadline,
-    ) -> Result<(), Failure> {
         let got = self.fill(reply, 0, 4, Duration::from_micros(self.spin.program_us), deadline)?;
         let tag = u32::from_le_bytes([reply[0], reply[1], reply[2], reply[3]]);
         if tag != REPLY {

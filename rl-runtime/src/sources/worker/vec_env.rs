@@ -101,19 +101,19 @@ impl WorkerVecEnv {
         let limit = Limit::of_start(&self.config);
         self.workers.greet(process, limit)?;
         process.spin = self.workers.spin();
-        let memory = self.shape.memory();
-        process.reserve(memory).map_err(|error| {
+        process.reserve(self.shape.memory()).map_err(|error| {
             Failure::Gone(format!(
                 "gets no memory for observations, which this program cannot allocate: {error}; use fewer workers, or raise `ulimit -n`"
             ))
         })?;
-        let text = json!({"seeds": seeds, "spin_us": process.spin.worker_us, "memory": memory}).to_string();
+        let text = json!({"seeds": seeds, "spin_us": process.spin.worker_us, "memory": self.shape.memory()}).to_string();
         let mut request = BEGIN.to_le_bytes().to_vec();
         request.resize(process.request_len, 0);
         request.extend_from_slice(&(text.len() as u32).to_le_bytes());
         request.extend_from_slice(text.as_bytes());
         let Shape { request: request_len, .. } = self.shape;
-        process.begin(&request, &mut self.reply, self.shape.reply(), limit, |reply| self.shape.whole_reply(reply, 0..0))?;
+        let (shape, memory) = (&self.shape, process.memory.as_ref());
+        process.call(&request, memory, &mut self.reply, shape.reply(), limit, |reply| shape.whole_reply(reply, 0..0))?;
         process.request_len = request_len;
         self.shape.check_masks(&self.reply).map_err(Failure::Garbage)
     }
@@ -128,13 +128,14 @@ impl WorkerVecEnv {
             _ => 0..0,
         };
         shape.request(request, what, first, actions);
-        process.call(request, reply, shape.reply(), Limit::of_call(&self.config), |reply| shape.whole_reply(reply, stepped))?;
+        let limit = Limit::of_call(&self.config);
+        process.call(request, None, reply, shape.reply(), limit, |reply| shape.whole_reply(reply, stepped))?;
         shape.check_masks(reply).map_err(Failure::Garbage)
     }
 
     /// Reads the last reply.
     pub(super) fn answer(&self) -> Answer<'_> {
-        self.shape.read(&self.reply, self.process.as_ref().and_then(Process::memory))
+        self.shape.read(&self.reply, self.process.as_ref().and_then(|process| process.memory.as_ref()))
     }
 
     /// Time that the process has run, and has waited for a processor.
@@ -197,7 +198,7 @@ impl WorkerVecEnv {
 
     /// Copies the environments `range` of the reply into their rows.
     fn outcome(&mut self, range: Range<usize>, steps: StepSlicesMut<'_>) {
-        let reply = self.shape.read(&self.reply, self.process.as_ref().and_then(Process::memory));
+        let reply = self.shape.read(&self.reply, self.process.as_ref().and_then(|process| process.memory.as_ref()));
         let (i, n) = (range.start, range.len());
         let d = self.workers.spaces.obs.len();
         let StepSlicesMut { obs, rewards, terminated, truncated, mut final_obs, masks, .. } = steps;
