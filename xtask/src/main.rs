@@ -1,6 +1,7 @@
 //! Development tasks; `cargo xtask test` runs every check.
 
 mod bench;
+mod built;
 mod chaos;
 mod checks;
 mod dist;
@@ -8,17 +9,18 @@ mod plot;
 mod process;
 mod proof;
 mod python;
+mod suite;
 mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 
 use crate::bench::{actors, board, grids, growth, http, lag, learning, peers, pipeline, presets, ranks, sb3, scale, study};
 use crate::chaos::{behaviours, full_disk, fuzz, kill9, kills, soak, worker};
-use crate::checks::{counts, packages, tidy};
+use crate::checks::{counts, tidy};
 use crate::process::RlProgram;
 use crate::proof::{candle_cuda, gpu_bundle, gpu_record, ptx, ptx_mutations, ptx_runs, standin};
 
@@ -243,8 +245,8 @@ impl Ptx {
 fn main() -> ExitCode {
     let root = &root();
     let result = match Cli::parse().command {
-        Verb::Test => test(),
-        Verb::TestBeside => beside(root),
+        Verb::Test => suite::run(),
+        Verb::TestBeside => suite::beside(root),
         Verb::Bench(bench) => bench.run(root),
         Verb::Ptx(ptx) => ptx.run(root),
         Verb::Standin(args) => standin::run(root, &args),
@@ -286,140 +288,4 @@ fn cargo(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Result<()> {
     command.args(args).env_remove("CARGO_TARGET_DIR").envs(env.iter().copied()).current_dir(dir);
     let status = command.status().context("cargo")?;
     if status.success() { Ok(()) } else { bail!("cargo {} failed", args.join(" ")) }
-}
-
-/// Returns true if a cargo subcommand is installed.
-///
-/// # Errors
-/// An error if it is not, and `RL_REQUIRE_TOOLS` is 1.
-fn has(subcommand: &str) -> Result<bool> {
-    let installed = Command::new("cargo").args([subcommand, "--version"]).output().is_ok_and(|output| output.status.success());
-    if !installed {
-        ensure!(std::env::var_os("RL_REQUIRE_TOOLS").is_none_or(|value| value != "1"), "cargo {subcommand} is not installed");
-        println!("\n==> cargo {subcommand} is not installed: skipped");
-    }
-    Ok(installed)
-}
-
-/// Checks documentation, crates outside the workspace, features and packages.
-fn documentation_and_crates(root: &Path, features: &[&str]) -> Result<()> {
-    cargo(root, &[&["test", "--workspace", "--doc"], features].concat(), &[])?;
-    cargo(root, &[&["doc", "--workspace", "--no-deps"], features].concat(), &[("RUSTDOCFLAGS", "-D warnings")])?;
-    let outside = root.join("xtask/outside");
-    // Use the versions of the workspace's lock file.
-    std::fs::copy(root.join("Cargo.lock"), outside.join("Cargo.lock"))?;
-    // Dependencies compiled for the workspace serve here, too.
-    let target = root.join("target");
-    let env = [("CARGO_TARGET_DIR", &*target.to_string_lossy())];
-    cargo(&outside, &["test", "--workspace"], &env)?;
-    // Each crate alone gets no feature that another has asked for.
-    for name in ["envs", "cuda", "buffer", "agents", "pipeline"] {
-        cargo(&outside.join(name), &["check"], &env)?;
-    }
-    // Without features, the loader of policies has no standard library.
-    cargo(root, &["check", "-p", "rl-policy"], &[])?;
-    compiles_no(&outside.join("pipeline"), "tree", &["candle-core", "clap", "cudarc", "rl-agents", "rl-cuda"])?;
-    compiles_no(&outside.join("buffer"), "tree", &["candle-core", "cudarc", "nvml-wrapper"])?;
-    compiles_no(&outside.join("agents"), "tree", &["cudarc", "nvml-wrapper"])?;
-    // Not strsim: a macro that candle uses brings it.
-    let library = "tree -p rl-runtime --no-default-features --features train";
-    compiles_no(root, library, &["clap", "console", "cudarc", "gif", "nvml-wrapper", "ratatui", "signal-hook"])?;
-    packages::check(root)
-}
-
-/// Runs commands of this program; prints the output of each at its end.
-fn captured(commands: &[&str]) -> Result<()> {
-    for command in commands {
-        let output = Command::new(std::env::current_exe()?).args(command.split(' ')).current_dir(root()).output()?;
-        let [stdout, stderr] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-        println!("\n==> {command}\n{stdout}{stderr}");
-        if !output.status.success() {
-            bail!("{command} failed");
-        }
-    }
-    Ok(())
-}
-
-/// Runs checks that mostly compile or count, after the tests have been compiled.
-fn beside(root: &Path) -> Result<()> {
-    standin::check(root)?;
-    ptx_runs::counts(root, false)?;
-    documentation_and_crates(root, features()?)
-}
-
-/// Checks that a selection of `cargo tree` in `dir` has no forbidden crate.
-fn compiles_no(dir: &Path, tree: &str, forbidden: &[&str]) -> Result<()> {
-    println!("\n==> cargo {tree} in {}", dir.display());
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let args = format!("{tree} --edges normal --prefix none");
-    let output = Command::new(cargo).args(args.split(' ')).current_dir(dir).output()?;
-    let listed = String::from_utf8(output.stdout)?;
-    let crates: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
-    if !crates.contains(&"rl-envs") {
-        bail!("cargo {tree} in {} does not list rl-envs: {}", dir.display(), String::from_utf8_lossy(&output.stderr));
-    }
-    match crates.iter().find(|name| forbidden.contains(name)) {
-        Some(name) => bail!("{} ({tree}) compiles {name}", dir.display()),
-        None => Ok(()),
-    }
-}
-
-/// Features that this machine can compile: `mpi` needs an MPI installation.
-///
-/// The crates outside of the workspace compile the program without it.
-fn features() -> Result<&'static [&'static str]> {
-    let has = Command::new("mpicc").arg("-v").output().is_ok_and(|output| output.status.success());
-    if !has && std::env::var_os("RL_REQUIRE_MPI").is_some_and(|value| value == "1") {
-        bail!("RL_REQUIRE_MPI=1, but there is no mpicc");
-    }
-    if !has {
-        println!("\n==> no MPI installation: the feature mpi is skipped");
-    }
-    Ok(if has { &["--features", "mpi"] } else { &[] })
-}
-
-/// Runner of the tests, which tells those of rl-agents how many threads candle has.
-///
-/// Otherwise candle reads /proc/cpuinfo for each product. The program sets the variable itself.
-const RUNNER: &str = r#"target.'cfg(unix)'.runner = ["sh", "-c", 'case "$PWD" in */rl-agents) export RAYON_NUM_THREADS=1;; esac; exec "$@"', "sh"]"#;
-
-fn test() -> Result<()> {
-    let root = root();
-    tidy::check(&root)?;
-    if has("fmt")? {
-        cargo(&root, &["fmt", "--all", "--check"], &[])?;
-    }
-    // What downloads and compiles on one core runs beside the first compilation.
-    let ptx = std::thread::spawn(|| captured(&["ptx --check"]));
-    let python = std::thread::spawn(move || python::python_path(&self::root()));
-    let features = features()?;
-    let all = ["--workspace", "--all-targets"];
-    if has("clippy")? {
-        cargo(&root, &[&["clippy"], &all[..], features, &["--", "-D", "warnings"]].concat(), &[])?;
-    }
-    ptx.join().expect("checks return errors")?;
-    let python = python.join().expect("installations return errors")?.map(|path| path.to_string_lossy().into_owned());
-    let gym: Vec<_> = python.iter().map(|path| ("PYTHONPATH", &**path)).collect();
-    cargo(&root, &[&["test", "--no-run"], &all[..], features].concat(), &gym)?;
-    // Tests and harnesses mostly wait for processes, the rest mostly compiles.
-    let beside = std::thread::spawn(|| {
-        captured(&["test-beside"])?;
-        let fuzz = std::thread::spawn(|| captured(&["fuzz --minutes 0.5 --seed 1 --program target/debug/rl"]));
-        let program = "--program target/debug/rl";
-        let others = captured(&[
-            &format!("kill9 --kills 12 {program}"),
-            &format!("behaviours --runs 30 --seed 1 {program}"),
-            &format!("full-disk {program}"),
-        ]);
-        fuzz.join().expect("harnesses return errors").and(others)
-    });
-    let tests = cargo(&root, &[&["test", "--config", RUNNER], &all[..], features, &["--", "--test-threads", "4"]].concat(), &gym);
-    // Not before they have ended: they would go on alone.
-    let beside = beside.join().expect("checks return errors");
-    tests.and(beside)?;
-    println!(
-        "
-all checks passed"
-    );
-    Ok(())
 }

@@ -56,3 +56,15 @@ pub(crate) fn install(root: &Path, packages: &[&str]) -> Result<PathBuf> {
     }
     Ok(dir)
 }
+
+/// Returns the interpreter that `python3` starts, or `RL_PYTHON`.
+///
+/// `python3` may be a script that looks for it, and hundreds of workers begin with it.
+pub(crate) fn interpreter() -> PathBuf {
+    let given = std::env::var_os("RL_PYTHON").map(PathBuf::from);
+    let found = || {
+        let output = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().ok()?;
+        String::from_utf8(output.stdout).ok().map(|path| PathBuf::from(path.trim())).filter(|path| path.is_file())
+    };
+    given.or_else(found).unwrap_or_else(|| "python3".into())
+}

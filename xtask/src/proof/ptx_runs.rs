@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use serde_json::Value;
+
+use crate::built::executables;
 
 /// Instructions that no test executes: lines `entry line # reason`.
 ///
@@ -45,15 +46,8 @@ pub(crate) fn entries(root: &Path) -> Result<Vec<Entry>> {
 
 /// Builds one test target of rl-cuda, and returns its program.
 pub(crate) fn program(root: &Path, target: &[&str]) -> Result<PathBuf> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["test", "--no-run", "--message-format=json-render-diagnostics"]).args(target).current_dir(root);
-    let output = command.stderr(Stdio::inherit()).output().context("cargo")?;
-    ensure!(output.status.success(), "the test does not compile");
-    let messages = String::from_utf8(output.stdout)?;
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut built = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
-    built.next_back().context("cargo built no test")
+    let built = executables(root, target)?.pop();
+    Ok(built.context("cargo built no test")?.program)
 }
 
 /// Runs tests of a program on the stand-in driver.
