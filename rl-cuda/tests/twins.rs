@@ -35,7 +35,7 @@ fn every_environment_steps_as_its_original() {
             let mut ended = 0;
             for n in SIZES {
                 let is_slow = ["snake", "asterix", "seaquest", "space_invaders"].contains(&entry.name);
-                let n_steps = if n == 1000 { 600 } else { 2500 } / if is_slow { 4 } else { 1 };
+                let n_steps = if n == 1000 { 200 } else { 2500 } / if is_slow { 4 } else { 1 };
                 ended +=
                     compare(&device, entry.name, n, 11 + n as u64, n_steps).unwrap_or_else(|error| panic!("{device}: {error}"));
             }

@@ -26,7 +26,7 @@ fn a_policy_in_c_acts_as_the_original() {
         let file = write::file(&exported);
         let loaded = Loaded::new(&file).unwrap();
         // Enough draws of small policies to cover the range of logarithms.
-        let n = (20_000_000 / exported.multiply_adds()).clamp(100, 20_000);
+        let n = (6_000_000 / exported.multiply_adds()).clamp(100, 20_000);
         let (d, m, seen) = (loaded.obs_len(), loaded.mask_len(), Seen::of(&spaces, n));
         let obs = |i: usize| {
             if loaded.reads_bytes() { Obs::U8(&seen.bytes[i * d..][..d]) } else { Obs::F32(&seen.floats[i * d..][..d]) }
