@@ -259,10 +259,12 @@ impl Behaviour {
         let again = random.percent(30).then_some(Duration::from_millis(moment as u64));
         let name = *random.pick(&["INT", "TERM", "KILL"]);
         let signals = random.percent(70).then_some(Signals { name, after, again });
+        // Those of one environment are large enough for memory.
+        let len = if random.percent(25) { 8000 } else { 1 };
         let plan = json!({
             "greeting": {
-                "protocol": 1, "worker": "a walk", "action": {"kind": "discrete", "n": 2},
-                "observation": {"dtype": "f32", "shape": [1], "low": [-5], "high": [5]},
+                "protocol": 1, "worker": "a walk", "action": {"kind": "discrete", "n": 2}, "memory": random.percent(70),
+                "observation": {"dtype": "f32", "shape": [len], "low": vec![-5; len], "high": vec![5; len]},
             },
             "faults": faults, "processes": processes,
             "close_ms": if random.percent(20) { 1200 + random.below(1000) } else { 0 },

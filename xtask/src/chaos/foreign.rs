@@ -106,7 +106,10 @@ impl Corpus {
         let observation = match random.below(6) {
             0 => json!({"dtype": "u8", "shape": [1, 8, 8]}),
             1 => json!({"dtype": "f32", "shape": [2, 3], "low": [-5, -5, -5, null, null, null], "high": [5, 5, 5, 5, 5, null]}),
-            2 if wide => json!({"dtype": "f32", "shape": [100_000], "low": vec![-5; 100_000], "high": vec![5; 100_000]}),
+            2 => {
+                let len = if wide { 100_000 } else { 8000 };
+                json!({"dtype": "f32", "shape": [len], "low": vec![-5; len], "high": vec![5; len]})
+            }
             _ => json!({"dtype": "f32", "shape": [1], "low": [-5], "high": [5]}),
         };
         let (action, is_discrete) = match random.below(8) {
@@ -118,6 +121,7 @@ impl Corpus {
             _ => (json!({"kind": "discrete", "n": 2}), true),
         };
         let masked = is_discrete && random.percent(30);
+        let in_memory = random.percent(70); // if observations are large
         let act = match random.below(10) {
             0 => *random.pick(&HARMLESS),
             1..4 => random.pick(&FAULTS),
@@ -137,7 +141,10 @@ impl Corpus {
         }
         let first = random.percent(50);
         let plan = json!({
-            "greeting": {"protocol": 1, "worker": "a walk", "observation": observation, "action": action, "masked": masked},
+            "greeting": {
+                "protocol": 1, "worker": "a walk", "observation": observation, "action": action, "masked": masked,
+                "memory": in_memory,
+            },
             "faults": faults, "processes": [0, first.then_some(1)], "stubborn": random.percent(5),
         });
         let run = &self.exec;

@@ -17,9 +17,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -27,6 +29,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::{Value, json};
 
 use crate::chaos::mutate::{Random, mutate_bytes, mutate_json_text, mutate_numbers};
@@ -50,7 +53,9 @@ pub(crate) const FAULTS: [&str; 13] =
     ["trickle", "short", "cut", "long", "random", "flood", "report", "hang", "deaf", "exit", "crash", "shut", "shut-reading"];
 
 /// Deviations that may be a fault or not.
-pub(crate) const DOUBTFUL: [&str; 6] = ["mutate", "numbers", "json", "length", "flags", "nan"];
+///
+/// `scribble` writes to the memory for observations without an end.
+pub(crate) const DOUBTFUL: [&str; 7] = ["mutate", "numbers", "json", "length", "flags", "nan", "scribble"];
 
 /// Processes that a worker starts.
 ///
@@ -73,6 +78,8 @@ struct Lengths {
 struct Worker {
     plan: Value,
     socket: UnixStream,
+    /// Memory for observations, if there is any.
+    memory: Option<File>,
     lengths: Lengths,
     /// Answers so far of each phase.
     answers: BTreeMap<&'static str, u64>,
@@ -123,7 +130,7 @@ pub(crate) fn serve(plan: &Path) -> Result<()> {
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let lengths = Lengths::new(&plan["greeting"]);
     let (answers, places, times) = (BTreeMap::new(), Vec::new(), Vec::new());
-    let mut worker = Worker { plan, socket, lengths, answers, misbehaves, places, times };
+    let mut worker = Worker { plan, socket, memory: None, lengths, answers, misbehaves, places, times };
     let served = worker.serve();
     if worker.plan["stubborn"] == true {
         hang();
@@ -149,24 +156,26 @@ impl Worker {
             let i = (what >> 8) as usize;
             match what & 0xFF {
                 0 => {
-                    let reply = self.step(0..self.places.len(), &actions);
+                    let reply = self.step(0..self.places.len(), &actions)?;
                     self.answer("step", reply)?;
                 }
                 1 => {
-                    let reply = self.step(i..i + 1, &actions);
+                    let reply = self.step(i..i + 1, &actions)?;
                     self.answer("step_one", reply)?;
                 }
                 2 => {
                     (self.places[i], self.times[i]) = (0, 0);
-                    let reply = self.step(0..0, &actions);
+                    let reply = self.step(0..0, &actions)?;
                     self.answer("restart", reply)?;
                 }
                 3 => {
-                    let seeds = self.read_text()?;
-                    let seeds = serde_json::from_slice::<Value>(&seeds).unwrap_or_default();
-                    let k = seeds["seeds"].as_array().map_or(0, Vec::len);
+                    let asked = self.read_text()?;
+                    let asked = serde_json::from_slice::<Value>(&asked).unwrap_or_default();
+                    let k = asked["seeds"].as_array().map_or(0, Vec::len);
                     (self.places, self.times) = (vec![0; k], vec![0; k]);
-                    let reply = self.step(0..0, &[]);
+                    let has_memory = asked["memory"].as_u64().is_some_and(|len| len > 0);
+                    self.memory = if has_memory { Some(received(&self.socket)?) } else { None };
+                    let reply = self.step(0..0, &[])?;
                     self.answer("begin", reply)?;
                 }
                 4 => {
@@ -195,7 +204,7 @@ impl Worker {
     }
 
     /// Steps the walks in `which`; returns the reply.
-    fn step(&mut self, which: std::ops::Range<usize>, actions: &[u8]) -> Vec<u8> {
+    fn step(&mut self, which: std::ops::Range<usize>, actions: &[u8]) -> io::Result<Vec<u8>> {
         let (k, Lengths { obs, element, words, mask }) = (self.places.len(), self.lengths);
         let row = |place: i8| match element {
             1 => vec![(place + 5) as u8; obs],
@@ -210,7 +219,10 @@ impl Worker {
             rewards[i] = f32::from(u8::from(place == 5));
             (flags[i], flags[k + i]) = (is_over.into(), (!is_over && self.times[i] == 20).into());
             if flags[i] | flags[k + i] == 1 {
-                finals.extend(row(place));
+                match &self.memory {
+                    Some(memory) => memory.write_all_at(&row(place), ((k + i) * obs * element) as u64)?,
+                    None => finals.extend(row(place)),
+                }
                 masks.extend(vec![1; mask]);
                 (self.places[i], self.times[i]) = (0, 0);
             }
@@ -220,8 +232,12 @@ impl Worker {
         reply.extend(flags);
         reply.extend(vec![1; k * mask]);
         reply.resize(reply.len().next_multiple_of(8), 0);
-        self.places.iter().for_each(|&place| reply.extend(row(place)));
-        [reply, finals, masks].concat()
+        let observations: Vec<u8> = self.places.iter().flat_map(|&place| row(place)).collect();
+        match &self.memory {
+            Some(memory) => memory.write_all_at(&observations, 0)?,
+            None => reply.extend(observations),
+        }
+        Ok([reply, finals, masks].concat())
     }
 
     /// Sends an answer, or misbehaves.
@@ -291,6 +307,19 @@ impl Worker {
                 let at = 4 + 4 * random.below(k);
                 bytes[at..at + 4].copy_from_slice(&random.pick(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY]).to_le_bytes());
             }
+            "scribble" => {
+                if let Some(memory) = &self.memory {
+                    let (memory, mut random) = (memory.try_clone()?, Random::new(random.next(), 0));
+                    let len = memory.metadata()?.len() as usize;
+                    std::thread::spawn(move || {
+                        loop {
+                            let _ = memory.write_all_at(&random.next().to_le_bytes(), random.below(len - 7) as u64);
+                        }
+                    });
+                    // The length is sealed: this fails.
+                    let _ = self.memory.iter().try_for_each(|memory| memory.set_len(0));
+                }
+            }
             "long" => bytes.extend(vec![0xFF; 1 + random.below(4000)]),
             "short" | "cut" => {
                 let len = random.below(bytes.len());
@@ -327,6 +356,18 @@ impl Worker {
         }
         self.socket.write_all(&bytes)
     }
+}
+
+/// Receives the file of the memory for observations.
+fn received(socket: &UnixStream) -> io::Result<File> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut files = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(socket, &mut [IoSliceMut::new(&mut [0])], &mut files, RecvFlags::CMSG_CLOEXEC)?;
+    let file = files.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    file.map(File::from).ok_or_else(|| io::Error::other("no descriptor follows BEGIN"))
 }
 
 /// Starts a process of [`FORKS`].
