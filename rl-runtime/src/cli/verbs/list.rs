@@ -35,26 +35,25 @@ pub(crate) fn run(envs: &Envs, json: bool) -> Result<ExitCode, Error> {
         print::out(&json!({"event": "list"}).to_string());
         return Ok(ExitCode::SUCCESS);
     }
-    print::out("environments");
-    for entry in &envs.all {
-        print::out(&format!("  {:<12} {}", entry.name, entry.about));
-    }
-    print::out("\nalgorithms");
-    for algo in Algo::all() {
-        print::out(&format!("  {:<12} {}", algo.name(), algo.about()));
-    }
-    print::out("\npresets (environment, * for any other, and algorithm; the rest trains with the defaults)");
-    for (env, algo, _) in PRESETS {
-        print::out(&format!("  {env} {}", algo.name()));
-    }
-    print::out("\nworkloads (--preset NAME, for any environment)");
-    for (name, _) in WORKLOADS {
-        print::out(&format!("  {name}"));
-    }
-    print::out("\nsettings (--set KEY=VALUE, or in a TOML file)");
-    for key in config::keys() {
+    table("environments", envs.all.iter().map(|entry| (entry.name, entry.about.to_string())));
+    table("\nalgorithms", Algo::all().into_iter().map(|algo| (algo.name(), algo.about().to_string())));
+    let presets = PRESETS.iter().map(|(env, algo, _)| (*env, algo.name().to_string()));
+    table("\npresets (environment, * for any other, and algorithm; the rest trains with the defaults)", presets);
+    table("\nworkloads (--preset NAME, for any environment)", WORKLOADS.iter().map(|(name, _)| (*name, String::new())));
+    let setting = |key: &config::Key| {
         let default = defaults.get(key.name).map(|default| format!("; default {default}")).unwrap_or_default();
-        print::out(&format!("  {:<24} {}; {}{default}", key.name, key.about(), key.kind.allowed()));
-    }
+        (key.name, format!("{}; {}{default}", key.about(), key.kind.allowed()))
+    };
+    table("\nsettings (--set KEY=VALUE, or in a TOML file)", config::keys().map(setting));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints names and what they are, in two columns.
+fn table<'a>(title: &str, rows: impl Iterator<Item = (&'a str, String)>) {
+    let rows: Vec<_> = rows.collect();
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    print::out(title);
+    for (name, about) in rows {
+        print::out(format!("  {name:<width$}  {about}").trim_end());
+    }
 }
