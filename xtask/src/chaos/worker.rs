@@ -309,6 +309,7 @@ impl Worker {
             }
             "scribble" => {
                 if let Some(memory) = &self.memory {
+                    let _ = memory.set_len(0); // fails: the length is sealed
                     let (memory, mut random) = (memory.try_clone()?, Random::new(random.next(), 0));
                     let len = memory.metadata()?.len() as usize;
                     std::thread::spawn(move || {
@@ -316,8 +317,6 @@ impl Worker {
                             let _ = memory.write_all_at(&random.next().to_le_bytes(), random.below(len - 7) as u64);
                         }
                     });
-                    // The length is sealed: this fails.
-                    let _ = self.memory.iter().try_for_each(|memory| memory.set_len(0));
                 }
             }
             "long" => bytes.extend(vec![0xFF; 1 + random.below(4000)]),

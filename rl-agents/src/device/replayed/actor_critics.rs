@@ -552,13 +552,10 @@ mod tests {
                 };
                 let expected = learn(None, None);
                 for device in &Device::for_tests() {
-                    // The stand-in is slow.
-                    let n_ranks: &[usize] = if !device.is_stand_in() {
-                        &[1, 2, 3]
-                    } else if batch_size < 515 {
-                        &[2]
-                    } else {
-                        &[]
+                    let n_ranks: &[usize] = match (device.is_stand_in(), batch_size) {
+                        (false, _) => &[1, 2, 3],
+                        (true, 515) => &[], // the stand-in is slow
+                        (true, _) => &[2],
                     };
                     for &n_ranks in n_ranks {
                         for (rank, found) in on_ranks(n_ranks, |ranks| learn(Some(device), Some(ranks))).into_iter().enumerate() {
