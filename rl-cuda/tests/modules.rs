@@ -18,7 +18,7 @@ use rl_envs::wrappers::{Hidden, Wrappers};
 use rl_envs::{Actions, Dtype, Obs, Purpose, Rng, Spaces, VecEnv, breakout, catalog, codec};
 
 /// Modules of kernels that belong to no environment.
-const OTHERS: [&str; 26] = [
+const OTHERS: [&str; 27] = [
     "clock",
     "columns",
     "continuous",
@@ -30,6 +30,7 @@ const OTHERS: [&str; 26] = [
     "gated",
     "gather",
     "hide",
+    "layer_norm",
     "learner",
     "math",
     "memory",
@@ -403,6 +404,7 @@ fn run(device: &Device, module: &str) -> u64 {
         "gated" => learner::gated(device, &mut bits),
         "gather" => gather(device, &mut bits),
         "hide" => hide(device, &mut bits),
+        "layer_norm" => learner::layer_norm(device, &mut bits),
         "learner" | "policy_gradient" | "surrogate" => learner::update(device, &mut bits),
         "math" => math(device, &mut bits),
         "memory" => learner::memory::memory(device, &mut bits),

@@ -3,10 +3,11 @@
 use core::mem::{swap, take};
 
 use crate::error::Error;
-use crate::format::{ELU, GELU, LIMIT, LOG_STD_RANGE, LONG, MASKED, PART, RELU, SILU, TANH};
+use crate::format::{ELU, EPSILON, GELU, LIMIT, LOG_STD_RANGE, LONG, MASKED, NORM_LANES, PART, RELU, SILU, TANH};
 use crate::fused::{add_row, fused};
 use crate::math::{
-    activation_elu, activation_gelu, activation_silu, activation_tanh, clamp, exp, gate_sigmoid, ln, normal, tanh, uniform, words,
+    activation_elu, activation_gelu, activation_silu, activation_tanh, clamp, exp, gate_sigmoid, ln, normal, sqrt, tanh, uniform,
+    words,
 };
 use crate::read::{Conv, Kind, Policy, StoredHead, StoredLayer, StoredPart, inputs_of};
 use crate::words::Floats;
@@ -184,6 +185,37 @@ fn convolve<const CHOSEN: bool>(layer: &StoredLayer<'_>, conv: Conv, x: &[f32], 
     }
 }
 
+/// Returns a sum of terms.
+///
+/// Term i is added to lane i % 32; then the second half of the lanes is added to the first, until one is left.
+#[inline(always)]
+fn lane_sum(terms: &[f32], add: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [0.0; NORM_LANES];
+    for terms in terms.chunks(NORM_LANES) {
+        lanes.iter_mut().zip(terms).for_each(|(lane, &x)| *lane = add(*lane, x));
+    }
+    let mut half = NORM_LANES / 2;
+    while half > 0 {
+        let (a, b) = lanes.split_at_mut(half);
+        a.iter_mut().zip(b).for_each(|(a, b)| *a += *b);
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// Normalizes numbers.
+#[inline(always)]
+fn normalize<const CHOSEN: bool>(layer: &StoredLayer<'_>, x: &[f32], y: &mut [f32]) {
+    let share = 1.0 / x.len() as f32;
+    let mean = lane_sum(x, |sum, x| sum + x) * share;
+    y.iter_mut().zip(x).for_each(|(y, x)| *y = x - mean);
+    let squares = lane_sum(y, |sum, x| fused::<CHOSEN>(x, x, sum));
+    let inverse = 1.0 / sqrt(fused::<CHOSEN>(squares, share, EPSILON));
+    for (y, (gain, offset)) in y.iter_mut().zip(layer.weight.iter().zip(layer.bias.iter())) {
+        *y = fused::<CHOSEN>(*y * inverse, gain, offset);
+    }
+}
+
 /// Takes a step of a memory.
 ///
 /// `a` are the gates' sums of the inputs, `u` becomes those of h, and then begins with the outputs.
@@ -310,6 +342,7 @@ impl Policy<'_> {
                 }
                 Kind::Dense { real, padded } => dense::<CHOSEN>(&layer, [real, padded], input, output, part),
                 Kind::Conv(conv) => convolve::<CHOSEN>(&layer, conv, input, output, part),
+                Kind::Norm => normalize::<CHOSEN>(&layer, input, output),
                 Kind::Gru | Kind::Lstm => {}
             }
             activate::<CHOSEN>(layer.activation, output);

@@ -99,13 +99,17 @@ pub enum LayerKind {
     /// Inputs are the sums `a` of its gates i, f, g and o, (4 H). The layer's own sums are `u`, (4 H), of h before the step.
     /// `i = sigmoid(a_i + u_i)`, `f` and `o` likewise, `g = tanh(a_g + u_g)`, `c' = f c + i g`, `h' = o tanh(c')`.
     Lstm,
+    /// Normalization of the inputs x, times the weights, plus the biases.
+    ///
+    /// Normalized, they are `(x - mean) / sqrt(variance + 1e-5)`.
+    Norm,
 }
 
 impl LayerKind {
     /// Number of gates, and of vectors of H numbers that are the state.
     fn memory(self) -> [usize; 2] {
         match self {
-            Self::Dense { .. } | Self::Conv { .. } => [1, 0],
+            Self::Dense { .. } | Self::Conv { .. } | Self::Norm => [1, 0],
             Self::Gru => [3, 1],
             Self::Lstm => [4, 2],
         }
@@ -191,7 +195,9 @@ impl Layer {
     #[must_use]
     pub fn n_out(&self) -> usize {
         match self.kind {
-            LayerKind::Dense { .. } | LayerKind::Gru | LayerKind::Lstm => self.bias.len() / self.kind.memory()[0],
+            LayerKind::Dense { .. } | LayerKind::Gru | LayerKind::Lstm | LayerKind::Norm => {
+                self.bias.len() / self.kind.memory()[0]
+            }
             LayerKind::Conv { input: [_, rows, columns], kernel, stride, .. } => {
                 ((rows - kernel) / stride + 1) * ((columns - kernel) / stride + 1) * self.bias.len()
             }

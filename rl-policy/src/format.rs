@@ -35,6 +35,7 @@
 //! | 3 | dense: 0; length and places of a run of inputs |
 //! | 7 | or convolution: 1; channels, rows and columns of the input; kernel; stride; 1 if the input consists of planes, or 0 |
 //! | 1 | or memory: 2 for a GRU, 3 for an LSTM; k is the number H of outputs, n that of all gates' sums |
+//! | 1 | or normalization: 4; k is 1, weights are the gains, biases the offsets |
 //! | 1 | activation: 0 for none, 1 for tanh, 2 for ReLU, 3 for ELU, 4 for SiLU, 5 for GELU |
 //! | 1, 1 | number of terms k; number of outputs n |
 //! | k n, n | f32 weights (k, n); f32 biases (n) |
@@ -54,6 +55,7 @@ pub(crate) const DENSE: u32 = 0;
 pub(crate) const CONV: u32 = 1;
 pub(crate) const GRU: u32 = 2;
 pub(crate) const LSTM: u32 = 3;
+pub(crate) const NORM: u32 = 4;
 /// Activations.
 pub(crate) const IDENTITY: u32 = 0;
 pub(crate) const TANH: u32 = 1;
@@ -66,7 +68,10 @@ pub(crate) const GELU: u32 = 5;
 pub(crate) const LONG: usize = 96;
 /// Terms of each part of a long sum.
 pub(crate) const PART: usize = 32;
-/// Largest magnitude of a normalized number.
+/// Partial sums of a normalization, and the number that it adds to variances.
+pub(crate) const NORM_LANES: usize = 32;
+pub(crate) const EPSILON: f32 = 1e-5;
+/// Largest magnitude of a normalized element of an observation.
 pub(crate) const LIMIT: f32 = 10.0;
 /// Logit of an illegal action.
 pub(crate) const MASKED: f32 = -1e30;

@@ -161,7 +161,7 @@ fn sin_cos(x: f32) -> [f32; 2] {
 }
 
 /// The square root of a normal positive number, rounded to nearest; 0 for 0.
-fn sqrt(x: f32) -> f32 {
+pub(crate) fn sqrt(x: f32) -> f32 {
     if x == 0.0 {
         return x;
     }

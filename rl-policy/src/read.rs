@@ -41,6 +41,7 @@ pub(crate) enum Kind {
     Conv(Conv),
     Gru,
     Lstm,
+    Norm,
 }
 
 /// One layer.
@@ -74,6 +75,7 @@ impl<'a> StoredLayer<'a> {
             }),
             format::GRU => Kind::Gru,
             format::LSTM => Kind::Lstm,
+            format::NORM => Kind::Norm,
             _ => return Err(Error::Contents),
         };
         let (activation, terms, n) = (words.u32()?, words.len()?, words.len()?);
@@ -82,6 +84,7 @@ impl<'a> StoredLayer<'a> {
                 product(&[terms / real, padded])?;
                 (terms.is_multiple_of(real) && real <= padded, terms, n)
             }
+            Kind::Norm => (terms == 1, n, n),
             Kind::Gru => (activation == format::IDENTITY && product(&[3, terms])? == n, n, terms),
             Kind::Lstm => (activation == format::IDENTITY && product(&[4, terms])? == n, n, terms),
             Kind::Conv(Conv { channels, rows, columns, kernel, stride, .. }) => {
@@ -95,7 +98,7 @@ impl<'a> StoredLayer<'a> {
         }
         let (weight, bias) = (words.floats(product(&[terms, n])?)?, words.floats(n)?);
         let state_len = match kind {
-            Kind::Dense { .. } | Kind::Conv(_) => 0,
+            Kind::Dense { .. } | Kind::Conv(_) | Kind::Norm => 0,
             Kind::Gru => n_out,
             Kind::Lstm => product(&[2, n_out])?,
         };

@@ -87,6 +87,24 @@ fn convolutions_read_planes_or_channels_last() {
 }
 
 #[test]
+fn a_normalization_leaves_mean_0_and_deviation_1_before_gain_and_offset() {
+    // x, 2 x, 3 x and 6 x: mean 3 x, variance 3.5 x^2.
+    let head = Head::Values { n: 4, masked: false, dueling: false };
+    let mut policy = linear(LayerKind::Dense { real: 1, padded: 1 }, vec![1.0, 2.0, 3.0, 6.0], &[0.0; 4], head);
+    let (weight, bias) = (vec![1.0, 1.0, 5.0, -2.0], vec![0.0, 0.5, 0.25, 0.0]);
+    policy.layers.push(Layer { kind: LayerKind::Norm, weight, bias, activation: Activation::Identity });
+    for x in [1.0, -0.001, 1e4] {
+        let deviation = (3.5 * f64::from(x) * f64::from(x) + 1e-5).sqrt() / f64::from(x);
+        let expected = [-2.0 / deviation, -1.0 / deviation + 0.5, 0.25, -6.0 / deviation];
+        let got = outputs(&policy, &[x]);
+        assert!(
+            got.iter().zip(expected).all(|(got, expected)| (f64::from(*got) - expected).abs() < 1e-6),
+            "{got:?} {expected:?}"
+        );
+    }
+}
+
+#[test]
 fn categories_read_one_row_and_other_numbers_none() {
     let head = Head::Values { n: 1, masked: false, dueling: false };
     let mut policy = linear(LayerKind::Dense { real: 5, padded: 5 }, vec![1.0, 10.0, 100.0, 1000.0, 0.5], &[0.25], head);

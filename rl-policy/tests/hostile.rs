@@ -142,7 +142,7 @@ fn a_file_with_any_bit_changed_is_refused() {
 #[test]
 fn parts_that_do_not_fit_are_refused() {
     type Change = fn(&mut Exported);
-    let changes: [(&str, usize, Change); 25] = [
+    let changes: [(&str, usize, Change); 26] = [
         ("no layers", 6, |policy| policy.layers.clear()),
         ("no dimensions", 0, |policy| policy.input.shape.clear()),
         ("no elements", 0, |policy| policy.input.shape.push(0)),
@@ -162,6 +162,7 @@ fn parts_that_do_not_fit_are_refused() {
         ("gates", 7, |policy| policy.layers[1].kind = LayerKind::Lstm),
         ("sums of inputs", 7, |policy| drop(policy.layers.remove(0))),
         ("a memory's activation", 8, |policy| policy.layers[1].activation = Activation::Tanh),
+        ("gains", 11, |policy| policy.layers[1].weight = vec![1.0; 80]),
         ("elements without a part", 9, |policy| policy.parts[1].len = 1),
         ("more parts than elements", 9, |policy| policy.parts[1].len = 3),
         ("a part without elements", 9, |policy| policy.parts.push(Part { len: 0, layers: vec![] })),

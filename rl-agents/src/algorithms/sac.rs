@@ -456,7 +456,8 @@ mod tests {
             _ => Activation::Tanh,
         };
         let (hidden, conv) = (hidden.to_vec(), conv.to_vec());
-        let net = NetConfig { conv, hidden, critic_hidden, learner, activation, ..NetConfig::default() };
+        let layer_norm = activation == Activation::Silu;
+        let net = NetConfig { conv, hidden, critic_hidden, learner, activation, layer_norm, ..NetConfig::default() };
         let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
         let policy = SquashedGaussian::new(&obs, &actions, &net, 5).unwrap();
         (Sac::new(policy, config, &obs, &actions, N_ENVS, 7).unwrap(), collector)

@@ -378,7 +378,8 @@ mod tests {
             _ => Activation::Tanh,
         };
         let (hidden, conv) = (hidden.to_vec(), conv.to_vec());
-        let net = NetConfig { conv, hidden, learner, activation, ..NetConfig::default() };
+        let layer_norm = activation == Activation::Gelu;
+        let net = NetConfig { conv, hidden, learner, activation, layer_norm, ..NetConfig::default() };
         let (obs, actions) = (collector.observation_space().clone(), collector.action_space().clone());
         let policy = DeterministicPolicy::new(&obs, &actions, &net, 5).unwrap();
         let agent = Td3::new(policy, config, &obs, &actions, N_ENVS, 7).unwrap();

@@ -949,6 +949,44 @@ mod tests {
         assert!(unnoticed.is_empty(), "{unnoticed:?}");
     }
 
+    fn compare_normed(device: &Device) {
+        let normed = |net: NetConfig| NetConfig { layer_norm: true, ..net };
+        for (hidden, activation, shared_trunk) in
+            [(&[33, 16][..], Activation::Silu, false), (&[1, 70], Activation::Tanh, true), (&[130], Activation::Elu, false)]
+        {
+            let net = normed(NetConfig { activation, ..net(hidden, shared_trunk) });
+            compare(device, cartpole(3), &net, &small(), 2);
+            compare(device, cartpole(3), &net, &PpoConfig { micro_batch: 40, ..small() }, 2);
+        }
+        let conv = normed(NetConfig { conv: vec![[16, 3, 2]], ..net(&[8], false) });
+        let snake = || Collector::new(3, &Snake::default(), &Pool::new(1).unwrap(), 1).unwrap();
+        compare(device, snake, &conv, &PpoConfig { n_epochs: 1, ..small() }, 2);
+        let film = NetConfig { memory: MemoryKind::Gru, memory_size: 7, ..conv };
+        compare_stale(device, snake, &film, &Algorithm::A2c(&A2cConfig { n_steps: 5, ..A2cConfig::default() }), (2, 0));
+    }
+
+    #[test]
+    fn normalized_layers_on_a_device_leave_the_cpus_bits() {
+        if !has_fma() {
+            return;
+        }
+        Device::for_tests().iter().for_each(compare_normed);
+        let mistakes = [
+            ["lanes[t] += lanes[t + half];", "lanes[t] = lanes[t + half];"],
+            ["fmaf(distance, distance, own.product)", "distance * distance + own.product"],
+            ["fmaf(own.product, share, EPSILON)", "own.product * share"],
+            ["(z[i] - mean) * inverse", "z[i] * inverse"],
+            ["fmaf(x, gains[j], offsets[j])", "x + offsets[j]"],
+            ["dy[i] * gains[j];", "dy[i];"],
+            ["fmaf(-x, of_normed, dy[i] * gains[j] - mean)", "(dy[i] * gains[j] - mean)"],
+            ["dy[i] * gains[j] - mean)", "dy[i] * gains[j])"],
+            ["normed[i] = term;", ""],
+            ["inv_stds[row] *", ""],
+        ];
+        let unnoticed = Device::unnoticed("layer_norm.cu", &mistakes, compare_normed);
+        assert!(unnoticed.is_empty(), "{unnoticed:?}");
+    }
+
     fn compare_parts(device: &Device) {
         let gaze = || Collector::new(5, &Gaze::<f32>::default(), &Pool::new(1).unwrap(), 1).unwrap();
         let ppo = PpoConfig { n_steps: 39, batch_size: 195, n_epochs: 1, ..PpoConfig::default() };

@@ -8,8 +8,8 @@
 use std::ops::Range;
 
 use rl_cuda::learner::{
-    self, DenseLayer, DenseParams, Gate, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, SequenceColumns,
-    SequencePart,
+    self, DenseLayer, DenseParams, Gate, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NormParams,
+    SequenceColumns, SequencePart,
 };
 use rl_cuda::{Buffer, Device, View, ViewMut};
 
@@ -20,11 +20,14 @@ use crate::device::parts::DeviceEncoder;
 use crate::device::{Purpose, Queue, activation};
 use crate::kernel::dense::Dense;
 use crate::kernel::net::{Net, Place};
+use crate::network::layer_norm::LayerNorm;
 
 /// A layer, with its place among the parameters and among the layers.
 #[derive(Clone, Debug)]
 struct DeviceLayer {
     dense: DenseLayer,
+    /// Normalization of its sums.
+    norm: Option<LayerNorm>,
     /// Function that its sums pass after the layer.
     gate: Option<Gate>,
     params: Range<usize>,
@@ -51,6 +54,11 @@ pub(crate) struct DeviceNet {
     ///
     /// Empty if there are no gates, or none to learn with.
     slopes: Buffer<f32>,
+    /// Normalized sums, and inverse standard deviations, (layers, H).
+    ///
+    /// Those are at the places of the outputs, and become terms of the gradient of the gains.
+    /// Empty without normalization, or to act with.
+    normed: [Buffer<f32>; 2],
     deltas: Buffer<f32>,
     /// Places of every layer's outputs, (H, N), or (M, N) if no other reads it.
     output_places: Vec<Range<usize>>,
@@ -113,6 +121,13 @@ fn first(place: &Range<usize>, len: usize) -> Range<usize> {
     place.start..place.start + len
 }
 
+impl LayerNorm {
+    /// Borrows its numbers from the parameter vector.
+    fn of<'a>(&self, params: &View<'a, f32>) -> NormParams<'a> {
+        NormParams { gains: params.slice(self.gain.clone()), offsets: params.slice(self.offset.clone()) }
+    }
+}
+
 impl DeviceNet {
     /// Allocates memory for `m` samples, `held` at the same time.
     ///
@@ -143,6 +158,7 @@ impl DeviceNet {
             let (activation, gate) = activation(place.activation);
             DeviceLayer {
                 dense: DenseLayer { n_in: layer.n_in, n_out: layer.n_out, activation },
+                norm: layer.norm.as_ref().map(|packed| packed.norm.clone()),
                 gate,
                 params: layer.weight.start..layer.bias.end,
                 source: place.source,
@@ -152,6 +168,7 @@ impl DeviceNet {
         };
         let layers: Vec<_> = net.layers.iter().zip(&net.places).enumerate().map(layer).collect();
         let is_gated = layers.iter().any(|layer| layer.gate.is_some());
+        let is_normed = layers.iter().any(|layer| layer.norm.is_some());
         let chains: Vec<_> = net.chains.iter().map(|chain| chain.layers.clone()).collect();
         let len = |layer: &DeviceLayer| if layer.is_read { held } else { m } * layer.dense.n_out;
         let (output_places, n_outputs) = places(layers.iter().map(len));
@@ -165,8 +182,8 @@ impl DeviceNet {
             NarrowLayer { layer: *dense, params: params.start, outputs, deltas }
         };
         let of_chains = chains.iter().map(|chain| chain.clone().map(of).collect()).collect();
-        // Narrow kernels have no gradients of inputs, and no gates.
-        let is_narrow = starts_at_inputs && purpose != Purpose::Inputs && !is_gated;
+        // Narrow kernels have no gradients of inputs, no normalization and no gates.
+        let is_narrow = starts_at_inputs && purpose != Purpose::Inputs && !is_normed && !is_gated;
         let narrow = if is_narrow { NarrowNet::new(device, of_chains)? } else { None };
         if learns && narrow.is_none() {
             (delta_places, n_deltas) = places(layers.iter().map(len));
@@ -181,6 +198,10 @@ impl DeviceNet {
             memory,
             outputs: Buffer::zeros(device, n_outputs)?,
             slopes: Buffer::zeros(device, if is_gated && learns { n_outputs } else { 0 })?,
+            normed: [
+                Buffer::zeros(device, if is_normed && learns { n_outputs } else { 0 })?,
+                Buffer::zeros(device, if is_normed && learns { layers.len() * held } else { 0 })?,
+            ],
             deltas: Buffer::zeros(device, n_deltas)?,
             input_deltas: Buffer::zeros(device, n_input_deltas)?,
             output_places,
@@ -206,8 +227,9 @@ impl DeviceNet {
         of_memory
             + self.encoder.bytes()
             + [&self.inputs, &self.outputs, &self.slopes, &self.deltas, &self.input_deltas]
+                .into_iter()
+                .chain(&self.normed)
                 .map(Buffer::bytes)
-                .iter()
                 .sum::<usize>()
     }
 
@@ -395,6 +417,7 @@ impl DeviceNet {
         let (of, of_all) = (|len: usize| 0..samples.len() * len, |len: usize| samples.start * len..samples.end * len);
         self.holds = samples.clone();
         let Self { encoder, memory, layers, chains, inputs, outputs, slopes, output_places, narrow, learns, .. } = self;
+        let ([normed, inv_stds], held) = (&mut self.normed, self.held);
         let inputs = given.unwrap_or_else(|| inputs.view());
         if let Some(narrow) = narrow {
             let x = inputs.slice(of(layers[0].dense.n_in));
@@ -410,7 +433,7 @@ impl DeviceNet {
         let inputs = encoder.features(inputs);
         for (_, chain) in chains.iter().enumerate().filter(|(i, _)| Some(*i) != needed.not_chain) {
             for l in chain.clone() {
-                let DeviceLayer { dense, gate, params: range, source, cell, is_read } = &layers[l];
+                let DeviceLayer { dense, norm, gate, params: range, source, cell, is_read } = &layers[l];
                 // A layer reads one before it.
                 let (before, from_here) = outputs.view_mut().split_at(output_places[l].start);
                 let before = before.into_view();
@@ -421,7 +444,16 @@ impl DeviceNet {
                 };
                 let x = x.slice(of(dense.n_in));
                 let y = from_here.into_slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
-                kernels.forward(stream, DenseParams { layer: *dense, params: params.slice(range.clone()) }, &x, &y)?;
+                let layer = if norm.is_some() { DenseLayer { activation: learner::Activation::None, ..*dense } } else { *dense };
+                kernels.forward(stream, DenseParams { layer, params: params.slice(range.clone()) }, &x, &y)?;
+                if let Some(norm) = norm {
+                    let kept = learns.then(|| {
+                        let normed = normed.view_mut().into_slice(first(&output_places[l], y.len()));
+                        (normed, inv_stds.view_mut().into_slice(l * held..l * held + samples.len()))
+                    });
+                    let kept = kept.as_ref().map(|(normed, inv_stds)| [normed, inv_stds]);
+                    kernels.normalize_sums(stream, norm.of(params), dense.activation, &y, kept)?;
+                }
                 if let Some(gate) = gate {
                     let slopes = learns.then(|| slopes.view_mut().into_slice(first(&output_places[l], y.len())));
                     kernels.gate(stream, *gate, &y, slopes.as_ref())?;
@@ -485,10 +517,10 @@ impl DeviceNet {
         let of = |len: usize| held * len..(held + samples.len()) * len;
         let of_all = |len: usize| samples.start * len..samples.end * len;
         let Self { encoder, memory, layers, chains, inputs, outputs, slopes, deltas, .. } = self;
-        let Self { input_deltas, output_places, delta_places, .. } = self;
+        let Self { input_deltas, output_places, delta_places, normed: [normed, inv_stds], held: all_held, .. } = self;
         let (mut features, inputs_of_dense) = encoder.features_mut(inputs);
         for l in chains.iter().rev().flat_map(|chain| chain.clone().rev()) {
-            let DeviceLayer { dense, params: range, source, cell, is_read, .. } = &layers[l];
+            let DeviceLayer { dense, norm, params: range, source, cell, is_read, .. } = &layers[l];
             let outputs = |source: usize| outputs.view().slice(output_places[source].clone());
             let mut of_cell = memory.as_mut().map(|memory| memory.outputs_and_gradients(*cell, held, samples.len()));
             let x = match (source, &of_cell) {
@@ -497,7 +529,24 @@ impl DeviceNet {
                 (None, None) => inputs_of_dense.view().slice(of(dense.n_in)),
             };
             let (before, from_here) = deltas.view_mut().split_at(delta_places[l].start);
-            let dz = from_here.into_view().slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
+            let mut dz = from_here.into_slice(if *is_read { of(dense.n_out) } else { of_all(dense.n_out) });
+            if let Some(norm) = norm {
+                let place = output_places[l].start + held * dense.n_out;
+                let normed = normed.view_mut().into_slice(place..place + dz.len());
+                let inv_stds = inv_stds.view().slice(l * *all_held + held..l * *all_held + held + samples.len());
+                let mut terms = |terms: &View<'_, f32>, range: &Range<usize>| match &mut weights {
+                    Some((slices, partial)) => {
+                        let len = partial.len();
+                        kernels.term_gradient(stream, slices, terms, &partial.slice_mut(range.start..len))
+                    }
+                    None => Ok(()),
+                };
+                let len = dz.len();
+                terms(&dz.slice_mut(0..len).into_view(), &norm.offset)?;
+                kernels.normalized_gradient(stream, norm.of(params), &dz, &normed, &inv_stds)?;
+                terms(&normed.into_view(), &norm.gain)?;
+            }
+            let dz = dz.into_view();
             if let Some((slices, partial)) = &mut weights {
                 let len = partial.len();
                 kernels.gradient(stream, *dense, slices, &x, &dz, &partial.slice_mut(range.start..len))?;

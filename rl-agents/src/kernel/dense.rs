@@ -15,6 +15,7 @@ use crate::kernel::gemm::{
     Fixed, Init, Matrix, PANEL, ProductSize, RowMajor, Rows, Stride, add_rows, multiply, pad, panels, reserve, width,
 };
 use crate::network::activation::Activation;
+use crate::network::layer_norm::{LayerNorm, PackedNorm};
 use crate::network::mlp::Linear;
 
 /// Maximum numbers of a block of the gradient.
@@ -28,6 +29,10 @@ pub(crate) enum GradPart {
     /// The blocks of one panel of the inputs.
     Inputs(usize),
     Bias,
+    /// Gains of the normalization.
+    Gain,
+    /// Offsets of the normalization.
+    Offset,
 }
 
 /// A part of a layer's packed parameters.
@@ -38,6 +43,8 @@ pub(crate) enum Part {
     Bias,
     /// A panel of the transpose.
     Transpose(usize),
+    /// Gains and offsets of the normalization.
+    Norm,
 }
 
 /// Inputs that are runs of equal length, with padding after each.
@@ -125,6 +132,8 @@ pub(crate) struct Dense {
     ///
     /// Its inputs are those of the elements. The layer has no transpose: nothing needs the gradient of its inputs.
     categories: Option<Arc<Categories>>,
+    /// Normalization of its sums.
+    pub(crate) norm: Option<PackedNorm>,
 }
 
 impl Dense {
@@ -151,6 +160,11 @@ impl Dense {
             grad_bias: reserve(grad_len, pad(n_out)),
             transposed,
             categories,
+            norm: linear.norm.as_ref().map(|norm: &LayerNorm| PackedNorm {
+                norm: norm.clone(),
+                packed: reserve(packed_len, PackedNorm::packed_len(n_out)),
+                grad: reserve(grad_len, PackedNorm::packed_len(n_out)),
+            }),
         }
     }
 
@@ -241,6 +255,16 @@ impl Dense {
         add_rows(dz.panel(p), PANEL, dz.m, grad);
     }
 
+    /// Computes a tile's gradients of biases, gains or offsets: sums of `terms`.
+    ///
+    /// They are at `at` in `grads`. `init` says whether they replace the slice's or are added.
+    #[inline(always)]
+    pub(crate) fn sum_grads(&self, at: usize, terms: Rows<'_>, init: Init<'_>, grads: &mut [f32]) {
+        for p in 0..panels(self.n_out) {
+            self.bias_grad(p, terms, init, &mut grads[at + p * PANEL..]);
+        }
+    }
+
     /// Computes a tile's gradients of weights and biases.
     ///
     /// `init` says whether they replace the slice's or are added.
@@ -250,9 +274,7 @@ impl Dense {
             let grad = &mut grads[self.grad_weight + self.block_start(q, p)..];
             self.weight_grad::<S>(q, p, input, dz, init, grad);
         }
-        for p in 0..panels(self.n_out) {
-            self.bias_grad(p, dz, init, &mut grads[self.grad_bias + p * PANEL..]);
-        }
+        self.sum_grads(self.grad_bias, dz, init, grads);
     }
 
     /// Blocks of the weights: a panel of the inputs and one of the outputs.
@@ -265,7 +287,7 @@ impl Dense {
     pub(crate) fn block_len(&self, part: GradPart, p: usize) -> usize {
         match part {
             GradPart::Inputs(q) => self.block_rows(q, p) * self.block_width(q, p),
-            GradPart::Bias => width(self.n_out, p),
+            GradPart::Bias | GradPart::Gain | GradPart::Offset => width(self.n_out, p),
         }
     }
 
@@ -291,6 +313,7 @@ impl Dense {
             self.unpack_block(q, p, &grads[self.grad_weight + self.block_start(q, p)..], &mut to[self.rows_of(q)]);
         }
         flat[self.bias.clone()].copy_from_slice(&grads[self.grad_bias..][..self.n_out]);
+        self.norm.iter().for_each(|norm| norm.unpack(grads, flat));
     }
 
     /// Parts of the layer's gradient, with their ranges of the flat one.
@@ -299,7 +322,9 @@ impl Dense {
             let rows = self.rows_of(q);
             (self.weight.start + rows.start..self.weight.start + rows.end, GradPart::Inputs(q))
         });
-        inputs.chain([(self.bias.clone(), GradPart::Bias)])
+        let norm =
+            |PackedNorm { norm, .. }: &PackedNorm| [(norm.gain.clone(), GradPart::Gain), (norm.offset.clone(), GradPart::Offset)];
+        inputs.chain([(self.bias.clone(), GradPart::Bias)]).chain(self.norm.iter().flat_map(norm))
     }
 
     /// Range of panel `q` of the inputs within the flat weight.
@@ -348,12 +373,13 @@ impl Dense {
 
     /// Cuts the layer's packed parameters, which `packed` starts with.
     ///
-    /// Passes each piece to `take`: panels of weights, biases, panels of the transpose. Returns the rest.
+    /// Passes each piece to `take`: panels of weights, biases, panels of the transpose, the normalization. Returns the rest.
     pub(crate) fn pieces<'a>(&self, packed: &'a mut [f32], mut take: impl FnMut(Part, &'a mut [f32])) -> &'a mut [f32] {
         let parts = (0..panels(self.n_out)).map(|p| (Part::Weight(p), self.n_in * width(self.n_out, p)));
         let parts = parts.chain([(Part::Bias, pad(self.n_out))]);
         let n_transposed = if self.categories.is_some() { 0 } else { panels(self.n_in) };
         let parts = parts.chain((0..n_transposed).map(|q| (Part::Transpose(q), self.n_out * width(self.n_in, q))));
+        let parts = parts.chain(self.norm.iter().map(|_| (Part::Norm, PackedNorm::packed_len(self.n_out))));
         let mut rest = packed;
         for (part, len) in parts {
             let (to, more) = rest.split_at_mut(len);
@@ -369,6 +395,7 @@ impl Dense {
             Part::Weight(p) => self.pack_weight(p, &params[self.weight.clone()], to),
             Part::Bias => to[..self.n_out].copy_from_slice(&params[self.bias.clone()]),
             Part::Transpose(q) => self.pack_transpose(q, &params[self.weight.clone()], to),
+            Part::Norm => self.norm.iter().for_each(|norm| norm.pack(params, to)),
         }
     }
 }

@@ -261,15 +261,18 @@ mod tests {
         let d = 70;
         let obs: Vec<f32> = (0..1100 * d).map(|_| rng.normal()).collect();
         let space = Space::vector(&vec![-1.0; d], &vec![1.0; d]);
-        for (hidden, n_actions, shared_trunk, activation) in [
-            (vec![130, 33], 3, false, Activation::Tanh),
-            (vec![65], 130, true, Activation::Tanh),
-            (vec![200, 16, 64], 70, true, Activation::Gelu),
-            (vec![130, 33], 3, false, Activation::Silu),
-            (vec![], 2, false, Activation::Tanh),
+        for (hidden, n_actions, shared_trunk, activation, layer_norm) in [
+            (vec![130, 33], 3, false, Activation::Tanh, false),
+            (vec![65], 130, true, Activation::Tanh, true),
+            (vec![200, 16, 64], 70, true, Activation::Gelu, false),
+            (vec![130, 33], 3, false, Activation::Silu, true),
+            (vec![], 2, false, Activation::Tanh, false),
         ] {
-            let net = NetConfig { hidden, shared_trunk, activation, ..NetConfig::default() };
-            let policy = ActorCritic::new(&space, &ActionSpace::Discrete { n: n_actions, masked: false }, &net, 7).unwrap();
+            let net = NetConfig { hidden, shared_trunk, activation, layer_norm, ..NetConfig::default() };
+            let actions = ActionSpace::Discrete { n: n_actions, masked: false };
+            let mut policy = ActorCritic::new(&space, &actions, &net, 7).unwrap();
+            let params: Vec<f32> = policy.params().iter().map(|p| p + 0.1 * rng.normal()).collect();
+            policy.set_params(&params, 1).unwrap();
             let (actor, critic) = policy.chains();
             let loss = Squares { heads: [(actor, policy.n_actions()), (critic, 1)] };
             let kernel = policy.network().kernel().unwrap();

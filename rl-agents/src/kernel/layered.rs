@@ -17,6 +17,7 @@ use crate::kernel::net::{Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
 use crate::kernel::slices::{BatchSlice, MAX_SLICES};
 use crate::kernel::tile::{SliceLoss, Stats, Tile, TileLoss, visit};
+use crate::network::layer_norm::NormRows;
 use crate::probe::{Stage, Threads};
 
 /// Length of packed parameters from which networks pass layer by layer.
@@ -38,6 +39,9 @@ pub(crate) struct Layered {
     outputs: Vec<Aligned>,        // every layer's
     slopes: Vec<Aligned>,         // every layer's whose activation keeps them
     deltas: Vec<Aligned>,         // gradients of every layer's sums
+    normed: Vec<Aligned>,         // every layer's that normalizes its sums: these numbers, then terms of the gains' gradient
+    terms: Vec<Aligned>,          // terms of the gradient of their offsets
+    inv_stds: Vec<Aligned>,       // likewise, (height) each
     out_grads: Vec<Vec<Aligned>>, // each tile's, (TILE, columns) of every chain's outputs
     sums: Aligned,                // levels of the tree, of every block of the gradient, if there are several chunks
     levels: Vec<Mutex<Aligned>>,  // each thread's, of a block, used if there is one chunk
@@ -164,7 +168,9 @@ impl Layered {
         if self.height < height {
             let all = || net.layers.iter().map(|layer| matrix(layer.n_out)).collect();
             let slopes = net.slopes(matrix);
-            *self = Self { height, inputs: matrix(net.n_in), outputs: all(), slopes, deltas: all(), ..Self::default() };
+            let [normed, terms, inv_stds] = [net.normed(matrix), net.normed(matrix), net.normed(|_| Aligned::zeros(height))];
+            let (inputs, outputs, deltas) = (matrix(net.n_in), all(), all());
+            *self = Self { height, inputs, outputs, slopes, deltas, normed, terms, inv_stds, ..Self::default() };
         }
         if several && self.sums.is_empty() {
             self.sums = Aligned::zeros(sums_len(net));
@@ -227,7 +233,7 @@ impl Layered {
     /// Computes a chunk's outputs.
     fn forward(&mut self, kernel: PackedNet<'_>, samples: Samples<'_>, threads: Threads<'_>, chunk: Range<usize>) {
         let PackedNet { isa, net, packed } = kernel;
-        let Self { height, inputs, outputs, slopes, .. } = self;
+        let Self { height, inputs, outputs, slopes, normed, inv_stds, .. } = self;
         let (height, n) = (*height, chunk.len());
         let mut all: Vec<_> = units(n, panels(net.n_in), 0, inputs, &mut []).collect();
         threads.each(Stage::Inputs, &mut all, &|unit| {
@@ -241,6 +247,8 @@ impl Layered {
                 let input = Rows::new(input, height, unit.samples());
                 dispatch(isa, Forward { net, packed, input, unit });
             });
+            let mut all = norm_units(net, depth, n, height, [&mut *outputs, normed, slopes], inv_stds);
+            threads.each(Stage::Forward, &mut all, &|unit| dispatch(isa, NormForward { net, packed, unit }));
         }
     }
 
@@ -276,7 +284,7 @@ impl Layered {
 
     /// Computes the gradients of every layer's sums from those of a chunk's heads.
     fn backward(&mut self, PackedNet { isa, net, packed }: PackedNet<'_>, threads: Threads<'_>, chunk: &[SliceTile]) {
-        let Self { height, outputs, slopes, deltas, out_grads, .. } = self;
+        let Self { height, outputs, slopes, deltas, normed, terms, inv_stds, out_grads, .. } = self;
         let (height, Range { start, end }) = (*height, rows_of(chunk));
         let n = end - start;
         for (c, chain) in net.chains.iter().enumerate().filter(|(_, chain)| !chain.activated) {
@@ -296,6 +304,8 @@ impl Layered {
                 let kept = Rows::new(kept, height, unit.samples()).panel(unit.panel);
                 dispatch(isa, Backward { net, packed, readers: &readers, kept, unit });
             });
+            let mut all = norm_units(net, depth, n, height, [&mut *deltas, normed, terms], inv_stds);
+            threads.each(Stage::Backward, &mut all, &|unit| dispatch(isa, NormBackward { net, packed, unit }));
         }
     }
 
@@ -311,7 +321,7 @@ impl Layered {
         last: bool,
         gradient: &mut [f32],
     ) {
-        let Self { height, inputs, outputs, deltas, sums, levels, .. } = self;
+        let Self { height, inputs, outputs, deltas, normed, terms, sums, levels, .. } = self;
         let n = rows_of(chunk).len();
         while levels.len() < threads.pool.n_threads() {
             levels.push(Mutex::new(Aligned::zeros(LEVELS * BLOCK)));
@@ -328,7 +338,12 @@ impl Layered {
             let (kept, more) = std::mem::take(&mut sums).split_at_mut(len);
             sums = more;
             let input = net.places[l].source.map_or(&*inputs, |source| &outputs[source]);
-            let (input, dz) = (Rows::new(input, *height, 0..n), Rows::new(&deltas[l], *height, 0..n));
+            let summed = match part {
+                GradPart::Inputs(_) | GradPart::Bias => &deltas[l],
+                GradPart::Gain => &normed[l],
+                GradPart::Offset => &terms[l],
+            };
+            let (input, dz) = (Rows::new(input, *height, 0..n), Rows::new(summed, *height, 0..n));
             all.push(Gradient { layer, part, input, dz, chunk, last, kept, to });
         }
         threads.each_with(Stage::Backward, &mut all, levels, &|part, levels| dispatch(isa, AddChunk { part, levels }));
@@ -359,7 +374,8 @@ impl Work for Forward<'_, '_> {
     #[inline(always)]
     fn run<S: Set>(self) {
         let Self { net, packed, input, unit: Unit { layer, panel, to, slopes, .. } } = self;
-        net.layers[*layer].forward::<S>(*panel, packed, input, net.places[*layer].activation, to, slopes);
+        let (layer, place) = (&net.layers[*layer], net.places[*layer]);
+        layer.forward::<S>(*panel, packed, input, place.activation.filter(|_| layer.norm.is_none()), to, slopes);
     }
 }
 
@@ -386,6 +402,84 @@ impl Work for Backward<'_, '_> {
         // Layers without readers are heads, whose gradient is the loss's.
         if !readers.is_empty() {
             net.activation.derive::<S>(kept, to);
+        }
+    }
+}
+
+/// Some rows of a layer's normalization.
+struct NormUnit<'a> {
+    layer: usize,
+    /// Outputs, normalized sums, and slopes.
+    ///
+    /// On the way back gradients, normalized sums, and terms of the gradient of the offsets.
+    matrices: [Vec<&'a mut [f32]>; 3],
+    inv_stds: &'a mut [f32],
+}
+
+/// Cuts the first `n` rows of a matrix into groups: a part of every panel each.
+fn row_groups(n: usize, height: usize, matrix: &mut [f32]) -> Vec<Vec<&mut [f32]>> {
+    let mut groups: Vec<_> = (0..n.div_ceil(CACHED_ROWS)).map(|_| Vec::new()).collect();
+    for panel in matrix.chunks_exact_mut(height * PANEL) {
+        panel[..n * PANEL].chunks_mut(CACHED_ROWS * PANEL).zip(&mut groups).for_each(|(rows, group)| group.push(rows));
+    }
+    groups
+}
+
+/// Cuts the first `n` rows of the normalizations at one depth into units.
+fn norm_units<'a>(
+    net: &Net,
+    depth: usize,
+    n: usize,
+    height: usize,
+    [a, b, c]: [&'a mut [Aligned]; 3],
+    inv_stds: &'a mut [Aligned],
+) -> Vec<NormUnit<'a>> {
+    let mut all = Vec::new();
+    for (layer, (((a, b), c), inv_stds)) in a.iter_mut().zip(b).zip(c).zip(inv_stds).enumerate() {
+        if net.places[layer].depth == depth && net.layers[layer].norm.is_some() {
+            let [a, b, c] = [a, b, c].map(|matrix| row_groups(n, height, matrix));
+            let groups = a.into_iter().zip(b).zip(c).zip(inv_stds.chunks_mut(CACHED_ROWS));
+            all.extend(groups.map(|(((a, b), c), inv_stds)| NormUnit { layer, matrices: [a, b, c], inv_stds }));
+        }
+    }
+    all
+}
+
+/// A unit on its way forward.
+struct NormForward<'a, 'b> {
+    net: &'a Net,
+    packed: &'a [f32],
+    unit: &'a mut NormUnit<'b>,
+}
+
+impl Work for NormForward<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(self) {
+        let Self { net, packed, unit: NormUnit { layer, matrices: [sums, normed, slopes], inv_stds } } = self;
+        if let (Some(norm), Some(activation)) = (&net.layers[*layer].norm, net.places[*layer].activation) {
+            norm.forward::<S, _>(packed, NormRows { sums, normed, inv_stds }, activation, slopes);
+        }
+    }
+}
+
+/// A unit on its way back.
+struct NormBackward<'a, 'b> {
+    net: &'a Net,
+    packed: &'a [f32],
+    unit: &'a mut NormUnit<'b>,
+}
+
+impl Work for NormBackward<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Set>(self) {
+        let Self { net, packed, unit: NormUnit { layer, matrices: [sums, normed, terms], inv_stds } } = self;
+        if let Some(norm) = &net.layers[*layer].norm {
+            terms.iter_mut().zip(&*sums).for_each(|(to, from)| to.copy_from_slice(from));
+            norm.backward::<S, _>(packed, NormRows { sums, normed, inv_stds });
         }
     }
 }
@@ -439,7 +533,7 @@ impl Work for AddChunk<'_, '_> {
                 let (input, dz, sum) = (input.part(rows.clone()), dz.part(rows), &mut levels[level][..len]);
                 match part {
                     GradPart::Inputs(q) => layer.weight_grad::<S>(*q, p, input, dz, init, sum),
-                    GradPart::Bias => layer.bias_grad(p, dz, init, sum),
+                    _ => layer.bias_grad(p, dz, init, sum),
                 }
                 for _ in 0..ended {
                     let (left, right) = levels.split_at_mut(level);
@@ -450,7 +544,7 @@ impl Work for AddChunk<'_, '_> {
             match part {
                 _ if !*last => {}
                 GradPart::Inputs(q) => layer.unpack_block(*q, p, &levels[0], to),
-                GradPart::Bias => {
+                _ => {
                     let to = &mut to[p * PANEL..layer.n_out.min((p + 1) * PANEL)];
                     to.copy_from_slice(&levels[0][..to.len()]);
                 }

@@ -190,6 +190,14 @@ impl Net {
         self.layers.iter().enumerate().map(of).collect()
     }
 
+    /// Allocates a matrix for each layer whose sums are normalized.
+    ///
+    /// `matrix` gets the layer's number of outputs. Those of other layers are empty.
+    pub(crate) fn normed(&self, matrix: impl Fn(usize) -> Aligned) -> Vec<Aligned> {
+        let of = |layer: &Dense| if layer.norm.is_some() { matrix(layer.n_out) } else { Aligned::default() };
+        self.layers.iter().map(of).collect()
+    }
+
     /// Lengths of the buffers.
     pub(crate) fn lens(&self) -> Lens {
         let encoder = |learning| self.encoder.as_ref().map_or(0, |encoder| encoder.workspace_len(learning));
@@ -201,12 +209,15 @@ impl Net {
         let input_grads = if self.convolves() || self.memory.is_some() { TILE * columns(self.n_in) } else { 0 };
         let features = input_grads + if self.convolves() { of_memory } else { 0 };
         let slopes: usize = (0..self.layers.len()).filter(|&l| self.keeps_slopes(l)).map(|l| columns(self.layers[l].n_out)).sum();
-        let gradients = TILE * (columns(self.widest()) * (self.chains.len() + 1) + slopes) + features + self.grad_len;
+        let normed: usize = self.layers.iter().filter(|layer| layer.norm.is_some()).map(|layer| columns(layer.n_out)).sum();
+        let inv_stds = self.layers.iter().filter(|layer| layer.norm.is_some()).count();
+        let kept = slopes + normed + inv_stds;
+        let gradients = TILE * (columns(self.widest()) * (self.chains.len() + 1) + kept) + features + self.grad_len;
         Lens {
             packed: self.packed_len,
             forward: forward + encoder(false),
             learning: forward + encoder(true) + gradients,
-            sample: columns(self.n_in) + 2 * outputs + slopes,
+            sample: columns(self.n_in) + 2 * outputs + kept + normed,
             sequence,
         }
     }

@@ -19,6 +19,7 @@ use crate::kernel::gemm::{Init, PANEL, Rows, panels};
 use crate::kernel::net::{Chain, Net, PackedNet};
 use crate::kernel::samples::{Samples, TILE};
 use crate::kernel::slices::BatchSlice;
+use crate::network::layer_norm::{NormRows, TileRows};
 use crate::probe::{Probe, Stage, report};
 
 /// Buffers of one thread that runs tiles through the networks.
@@ -33,6 +34,8 @@ pub(crate) struct Workspace {
     pub(crate) memory: Option<MemoryWorkspace>,
     outputs: Vec<Aligned>,   // every layer's
     slopes: Vec<Aligned>,    // every layer's whose activation keeps them, if gradients are wanted
+    normed: Vec<Aligned>,    // every layer's that normalizes its sums, likewise
+    inv_stds: Vec<Aligned>,  // likewise, (TILE) each
     out_grads: Vec<Aligned>, // every chain's, as wide as the widest layer
     delta: Aligned,          // as wide as the widest layer
     input_grads: Aligned,    // if convolutions or memory come before, or if they are wanted
@@ -57,6 +60,8 @@ impl Workspace {
             memory: net.memory.as_ref().map(MemoryStage::workspace),
             outputs: net.layers.iter().map(|layer| matrix(layer.n_out)).collect(),
             slopes: vec![Aligned::default(); net.layers.len()],
+            normed: vec![Aligned::default(); net.layers.len()],
+            inv_stds: vec![Aligned::default(); net.layers.len()],
             ..Self::default()
         }
     }
@@ -65,7 +70,9 @@ impl Workspace {
     pub(crate) fn of_inputs(net: &Net) -> Self {
         let widest = matrix(net.widest());
         let out_grads = vec![widest.clone(); net.chains.len()];
-        Self { slopes: net.slopes(matrix), out_grads, delta: widest, input_grads: matrix(net.n_in), ..Self::forward(net) }
+        let inv_stds = net.normed(|_| Aligned::zeros(TILE));
+        let (slopes, normed, input_grads) = (net.slopes(matrix), net.normed(matrix), matrix(net.n_in));
+        Self { slopes, normed, inv_stds, out_grads, delta: widest, input_grads, ..Self::forward(net) }
     }
 
     /// Allocates buffers to learn with.
@@ -298,6 +305,10 @@ pub(crate) fn input_gradient<F: EachTile>(
             gather(own, &mut workspace.out_grads[chain]);
             workspace.outputs[of.layers.clone()].iter_mut().for_each(|outputs| gather(own, outputs));
             workspace.slopes[of.layers.clone()].iter_mut().for_each(|slopes| gather(own, slopes));
+            workspace.normed[of.layers.clone()].iter_mut().for_each(|normed| gather(own, normed));
+            for inv_stds in workspace.inv_stds[of.layers.clone()].iter_mut().filter(|inv_stds| !inv_stds.is_empty()) {
+                own.iter().enumerate().for_each(|(to, from)| inv_stds[to] = inv_stds[*from]);
+            }
             dispatch(isa, InputGradient { net, chain, packed, m: len, first_panel: first / PANEL, workspace });
             own.iter_mut().for_each(|s| *s += start);
             let mut numbers = [0.0; TILE];
@@ -514,15 +525,22 @@ fn each_panel(data: &mut [f32], m: usize) -> impl Iterator<Item = (usize, &mut [
 
 #[inline(always)]
 fn chain_forward<S: Set>(net: &Net, chain: &Chain, packed: &[f32], m: usize, workspace: &mut Workspace) {
+    let Workspace { inputs, outputs, slopes, normed, inv_stds, .. } = workspace;
     for l in chain.layers.clone() {
         // Layers are in order, so a layer reads one before it.
-        let (before, from_here) = workspace.outputs.split_at_mut(l);
-        let place = net.places[l];
-        let input = rows(place.source.map_or(&workspace.inputs[chain.first..], |source| &before[source]), m);
-        let mut slopes = each_panel(&mut workspace.slopes[l], m);
+        let (before, from_here) = outputs.split_at_mut(l);
+        let (layer, place) = (&net.layers[l], net.places[l]);
+        let activation = place.activation.filter(|_| layer.norm.is_none());
+        let input = rows(place.source.map_or(&inputs[chain.first..], |source| &before[source]), m);
+        let mut of_panels = each_panel(&mut slopes[l], m);
         for (p, output) in each_panel(&mut from_here[0], m) {
-            let slopes = slopes.next().map_or(&mut [][..], |(_, slopes)| slopes);
-            net.layers[l].forward::<S>(p, packed, input, place.activation, output, slopes);
+            let slopes = of_panels.next().map_or(&mut [][..], |(_, slopes)| slopes);
+            layer.forward::<S>(p, packed, input, activation, output, slopes);
+        }
+        drop(of_panels);
+        if let (Some(norm), Some(activation)) = (&layer.norm, place.activation) {
+            let [sums, normed, slopes] = [&mut from_here[0], &mut normed[l], &mut slopes[l]].map(|data| TileRows { data, m });
+            norm.forward::<S, _>(packed, NormRows { sums, normed, inv_stds: &mut inv_stds[l] }, activation, slopes);
         }
     }
 }
@@ -538,7 +556,7 @@ fn chain_backward<S: Set>(
     mut grads: Option<(Init<'_>, &mut [f32])>,
 ) {
     let chain = &net.chains[index];
-    let Workspace { inputs, outputs, slopes, out_grads, delta: next, input_grads, .. } = workspace;
+    let Workspace { inputs, outputs, slopes, normed, inv_stds, out_grads, delta: next, input_grads, .. } = workspace;
     let kept = |l: usize| if net.keeps_slopes(l) { &slopes[l] } else { &outputs[l] }.chunks_exact(TILE * PANEL);
     let (shared, own) = out_grads.split_at_mut(index);
     let delta = &mut own[0];
@@ -550,6 +568,17 @@ fn chain_backward<S: Set>(
     for l in chain.layers.clone().rev() {
         let layer = &net.layers[l];
         let input = net.places[l].source.map_or(&inputs[chain.first..], |source| &outputs[source]);
+        if let Some(norm) = &layer.norm {
+            let terms = |data: &[f32], at, grads: &mut Option<(Init<'_>, &mut [f32])>| {
+                if let Some((init, grads)) = grads {
+                    layer.sum_grads(at, rows(data, m), *init, grads);
+                }
+            };
+            terms(delta, norm.offset_grads(), &mut grads);
+            let [sums, kept] = [&mut **delta, &mut normed[l]].map(|data| TileRows { data, m });
+            norm.backward::<S, _>(packed, NormRows { sums, normed: kept, inv_stds: &mut inv_stds[l] });
+            terms(&normed[l], norm.grad, &mut grads);
+        }
         let dz = rows(delta, m);
         if let Some((init, grads)) = &mut grads {
             layer.grads::<S>(rows(input, m), dz, *init, grads);

@@ -6,15 +6,19 @@ use candle_core::Tensor;
 
 use crate::Precision;
 use crate::network::activation::Activation;
+use crate::network::layer_norm::LayerNorm;
 use crate::network::params::{Layout, orthogonal};
 
 /// A linear layer, `x W + b`, as ranges of the parameter vector.
+///
+/// Its sums may be normalized.
 #[derive(Clone, Debug)]
 pub(crate) struct Linear {
     pub(crate) weight: Range<usize>, // (n_in, n_out)
     pub(crate) bias: Range<usize>,   // (n_out)
     pub(crate) n_in: usize,
     pub(crate) n_out: usize,
+    pub(crate) norm: Option<LayerNorm>,
 }
 
 impl Linear {
@@ -23,20 +27,29 @@ impl Linear {
     /// Appends its tensors to `layout` as `name.weight` and `name.bias`.
     pub(crate) fn new(layout: &mut Layout, name: &str, n_in: usize, n_out: usize) -> Self {
         let weight = layout.push(format!("{name}.weight"), &[n_in, n_out]);
-        Self { weight, bias: layout.push(format!("{name}.bias"), &[n_out]), n_in, n_out }
+        Self { weight, bias: layout.push(format!("{name}.bias"), &[n_out]), n_in, n_out, norm: None }
     }
 
     /// Computes outputs (B, out) of inputs (B, in) with candle operations.
     pub(crate) fn forward(&self, params: &Tensor, x: &Tensor, precision: Precision) -> candle_core::Result<Tensor> {
         let weight = params.narrow(0, self.weight.start, self.weight.len())?.reshape((self.n_in, self.n_out))?;
         let bias = params.narrow(0, self.bias.start, self.bias.len())?;
-        precision.matmul(x, &weight)?.broadcast_add(&bias)
+        let z = precision.matmul(x, &weight)?.broadcast_add(&bias)?;
+        self.norm.as_ref().map_or(Ok(z.clone()), |norm| norm.forward(params, &z))
     }
 }
 
-/// Linear layers with an activation after each but the last.
+/// Functions after a hidden layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hidden {
+    pub(crate) activation: Activation,
+    /// True if the layer's sums are normalized.
+    pub(crate) layer_norm: bool,
+}
+
+/// Linear layers, of which all but the last are hidden.
 ///
-/// In a trunk, the activation follows the last layer too.
+/// In a trunk, the last one is hidden too.
 #[derive(Clone, Debug)]
 pub(crate) struct Mlp {
     layers: Vec<Linear>,
@@ -47,15 +60,18 @@ pub(crate) struct Mlp {
 impl Mlp {
     /// Creates layers of `sizes` (inputs first).
     ///
-    /// Appends their tensors to `layout` as `name.0.weight`, `name.0.bias`, ...
-    pub(crate) fn new(layout: &mut Layout, name: &str, sizes: &[usize], activation: Activation) -> Self {
-        let layers = sizes.windows(2).enumerate().map(|(i, size)| Linear::new(layout, &format!("{name}.{i}"), size[0], size[1]));
-        Self { layers: layers.collect(), activation, trunk: false }
-    }
-
-    /// Adds an activation after the last layer.
-    pub(crate) fn into_trunk(self) -> Self {
-        Self { trunk: true, ..self }
+    /// Appends their tensors to `layout` as `name.0.weight`, `name.0.bias`, with a normalization `name.0.norm.weight`,
+    /// `name.0.norm.bias`, ...
+    pub(crate) fn new(layout: &mut Layout, name: &str, sizes: &[usize], hidden: Hidden, trunk: bool) -> Self {
+        let Hidden { activation, layer_norm } = hidden;
+        let n_hidden = sizes.len().saturating_sub(if trunk { 1 } else { 2 });
+        let layer = |(i, size): (usize, &[usize])| {
+            let mut linear = Linear::new(layout, &format!("{name}.{i}"), size[0], size[1]);
+            let is_normed = layer_norm && i < n_hidden;
+            linear.norm = is_normed.then(|| LayerNorm::new(layout, &format!("{name}.{i}.norm"), size[1]));
+            linear
+        };
+        Self { layers: sizes.windows(2).enumerate().map(layer).collect(), activation, trunk }
     }
 
     /// Layers, in order.
@@ -77,6 +93,7 @@ impl Mlp {
             let gain = if i + 1 == self.layers.len() { last_gain } else { std::f32::consts::SQRT_2 };
             orthogonal(&mut params[layer.weight.clone()], layer.n_in, layer.n_out, gain, seed, index);
             params[layer.bias.clone()].fill(0.0);
+            layer.norm.iter().for_each(|norm| norm.init(params));
         }
     }
 
@@ -108,7 +125,8 @@ mod tests {
     #[test]
     fn a_network_equals_the_case_worked_out_by_hand() {
         let mut layout = Layout::default();
-        let relu = Mlp::new(&mut layout, "net", &[2, 2, 1], Activation::Relu);
+        let hidden = Hidden { activation: Activation::Relu, layer_norm: false };
+        let relu = Mlp::new(&mut layout, "net", &[2, 2, 1], hidden, false);
         let names: Vec<&str> = layout.tensors().iter().map(|t| &*t.name).collect();
         assert_eq!(names, ["net.0.weight", "net.0.bias", "net.1.weight", "net.1.bias"]);
         // Hidden: (1, 2) [[1, -1], [2, 1]] + (0.5, -3) = (5.5, -2); after ReLU (5.5, 0). Output: 5.5 * 2 + 0 * 7 + 1 = 12.

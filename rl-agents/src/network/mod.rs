@@ -1,6 +1,7 @@
 //! Parts of a network: parameters, layers in candle operations, normalization.
 
 pub(crate) mod activation;
+pub(crate) mod layer_norm;
 pub(crate) mod mlp;
 pub(crate) mod normalize;
 pub mod params;

@@ -97,7 +97,13 @@ impl Network {
             if !inputs.is_empty() {
                 spread(&mut layer, &std::mem::take(&mut inputs));
             }
+            let norm = linears[0].norm.as_ref().map(|norm| {
+                let [weight, bias] = [&norm.gain, &norm.offset].map(|range| params[range.clone()].to_vec());
+                let activation = std::mem::replace(&mut layer.activation, rl_policy::Activation::Identity);
+                Layer { kind: LayerKind::Norm, weight, bias, activation }
+            });
             layers.push(layer);
+            layers.extend(norm);
         };
         if !shape.cells.0.is_empty() {
             let cell = &shape.cells.0[shape.cells.of_head(heads[0])];

@@ -19,7 +19,7 @@ use crate::kernel::samples::{Samples, TILE};
 use crate::kernel::slices::{self, MAX_SLICES};
 use crate::kernel::tile::Workspace;
 use crate::network::activation::Activation;
-use crate::network::mlp::{Linear, Mlp};
+use crate::network::mlp::{Hidden, Linear, Mlp};
 use crate::network::normalize::{Moments, Normalizer};
 use crate::network::params::Layout;
 use crate::network::precision::candle_device;
@@ -56,6 +56,11 @@ crate::settings! {
         ///
         /// gelu is approximated with tanh.
         activation: Activation = Activation::Tanh, Kind::Choice(&["tanh", "relu", "elu", "silu", "gelu"]);
+        /// Normalizes the sums of each hidden layer before its activation.
+        ///
+        /// Each has a gain and an offset (Ba et al., "Layer normalization", 2016). Convolutions and memory have none.
+        #[serde(default)]
+        layer_norm: bool = false, Kind::Bool;
         /// Shares the hidden layers between policy and value function.
         shared_trunk: bool = false, Kind::Bool;
         /// Memory before the hidden layers, of PPO and A2C.
@@ -162,12 +167,13 @@ impl NetworkShape {
         let cell = |name: &String| Cell::new(&mut layout, name, net.memory, n_in, size, net.forget_bias);
         let cells = Cells(names.iter().map(cell).collect());
         let n_in = if remembers { net.memory_size } else { encoder.n_out() };
-        let mut mlp = |name: &str, sizes: &[&[usize]]| Mlp::new(&mut layout, name, &sizes.concat(), net.activation);
-        let trunk = (shared && !net.hidden.is_empty()).then(|| mlp("trunk", &[&[n_in], &net.hidden]).into_trunk());
+        let hidden = Hidden { activation: net.activation, layer_norm: net.layer_norm };
+        let mut mlp = |name: &str, sizes: &[&[usize]], trunk| Mlp::new(&mut layout, name, &sizes.concat(), hidden, trunk);
+        let trunk = (shared && !net.hidden.is_empty()).then(|| mlp("trunk", &[&[n_in], &net.hidden], true));
         let last = net.hidden.last().filter(|_| shared).copied();
         let head = |&HeadLayers { name, hidden, n_out }: &HeadLayers<'_>| match last {
-            Some(last) => mlp(name, &[&[last], &[n_out]]),
-            None => mlp(name, &[&[n_in], hidden, &[n_out]]),
+            Some(last) => mlp(name, &[&[last], &[n_out]], false),
+            None => mlp(name, &[&[n_in], hidden, &[n_out]], false),
         };
         let heads = heads.iter().map(head).collect();
         Ok(Self { layout, encoder, cells, trunk, heads })

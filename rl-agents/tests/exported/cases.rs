@@ -65,6 +65,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let several = NetConfig { conv: vec![[20, 3, 2], [17, 2, 1]], ..net(&[50]) };
     let normalized = NetConfig { normalize_obs: true, ..net(&[64, 64]) };
     let shared = NetConfig { shared_trunk: true, ..net(&[48, 24]) };
+    let normed = |net: &NetConfig| NetConfig { layer_norm: true, ..net.clone() };
     let remembers = |memory, memory_size, net: &NetConfig| NetConfig { memory, memory_size, ..net.clone() };
     let mut squashed = SquashedGaussian::new(&vector(11), &boxed, &net(&[256, 256]), 1).unwrap();
     squashed.load(&moved(&squashed, 4)).unwrap();
@@ -90,6 +91,9 @@ pub(crate) fn cases() -> Vec<Case> {
         actor_critic("elu", vector(4), discrete(2, false), &after(Activation::Elu)),
         actor_critic("silu", vector(4), discrete(2, false), &after(Activation::Silu)),
         actor_critic("gelu", vector(4), discrete(2, false), &after(Activation::Gelu)),
+        actor_critic("normed", vector(4), discrete(2, false), &normed(&after(Activation::Gelu))),
+        actor_critic("normed_trunk", pixels(1), discrete(6, true), &normed(&NetConfig { shared_trunk: true, ..conv.clone() })),
+        q_network("normed_q", vector(9), discrete(5, true), &normed(&relu), true),
         actor_critic("linear", vector(200), discrete(3, false), &net(&[])),
         actor_critic("long", vector(130), discrete(18, true), &net(&[97, 33])),
         actor_critic("trunk", vector(9), ActionSpace::MultiDiscrete { sizes: vec![3, 1, 5] }, &shared),

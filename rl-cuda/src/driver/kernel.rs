@@ -166,8 +166,8 @@ mod tests {
         ActionDistribution, Activation, CellBuffers, CellKind, CellState, ClippedNoise, ContinuousKernels, ConvLayer, ConvShape,
         DenseLayer, DenseParams, Entropy, Episodes, EpochOrder, Gate, HeadSizes, JudgedSamples, LearnerKernels, LearnerState,
         LossColumns, LossHeads, MatrixColumns, MemoryKernels, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers,
-        NarrowSamples, NextColumns, Noise, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels, SequenceColumns,
-        SequencePart, SquashedColumns, TD_TERMS, TdColumns, TemperatureStep, Terms, ValueGradients, Values,
+        NarrowSamples, NextColumns, Noise, NormParams, Objective, OffPolicyKernels, OneHotInputs, PARTS, QLearningKernels,
+        SequenceColumns, SequencePart, SquashedColumns, TD_TERMS, TdColumns, TemperatureStep, Terms, ValueGradients, Values,
     };
     use crate::targets::{ObsSlices, PolicyStreams, Row, Steps, TargetKernels, WordBuffers};
     use crate::{ActionSource, Buffer, CudaVecEnv, DeviceSteps, View};
@@ -253,6 +253,11 @@ mod tests {
         kernels.gate(stream, Gate::Silu, &floats.view_mut(), Some(&others.view_mut()))?;
         kernels.gate_gradient(stream, &floats.view_mut(), &others.view())?;
         let activation = Activation::Tanh;
+        let norm = NormParams { gains: number, offsets: number };
+        let (mut normed, mut sums) = (Buffer::<f32>::zeros(device, 1)?, Buffer::<f32>::zeros(device, 1)?);
+        kernels.normalize_sums(stream, norm, activation, &sums.view_mut(), None)?;
+        kernels.normalized_gradient(stream, norm, &sums.view_mut(), &normed.view_mut(), &number)?;
+        kernels.term_gradient(stream, &MinibatchSlices::new(1, 1, 1, 1), &number, &sums.view_mut())?;
         let column = MatrixColumns { matrix: number, width: 1, first: 0 };
         let to = MatrixColumns { matrix: floats.view_mut().into_slice(0..1), width: 1, first: 0 };
         kernels.copy_columns(stream, &column, &to, 1)?;

@@ -62,7 +62,7 @@ pub(crate) const MODULES: &[Module] = modules![
     "grid": "door_key", "empty", "multi_room";
     "minatar": "asterix", "breakout", "freeway", "seaquest", "space_invaders";
     "learner": "continuous", "learner", "off_policy", "policy_gradient", "q_learning", "sample", "surrogate";
-    "net": "columns", "conv", "dense", "few", "gated", "memory", "narrow", "normalize", "samples", "wide";
+    "net": "columns", "conv", "dense", "few", "gated", "layer_norm", "memory", "narrow", "normalize", "samples", "wide";
     "sums": "episodes", "gae", "gather", "math", "permutation", "sums", "targets";
 ];
 

@@ -4,7 +4,7 @@
 //! with its large blocks, `dense` for all others.
 
 use super::kernels::{BLOCK, LearnerKernels};
-use super::layer::{Activation, DenseLayer, DenseParams};
+use super::layer::{Activation, DenseLayer, DenseParams, NormParams};
 use super::slices::MinibatchSlices;
 use crate::driver::args::args;
 use crate::error::length;
@@ -31,6 +31,9 @@ const FEW_THREADS: u32 = 256;
 /// Biases whose partial gradients a block computes, and its threads.
 pub(super) const BIAS_COLUMNS: usize = 32;
 pub(super) const BIAS_THREADS: u32 = 256;
+/// Rows that a block of a normalization has, and the threads of a row.
+const NORM_ROWS: usize = 4;
+const NORM_LANES: u64 = 32;
 /// Parameters whose partial gradients a block sums, and its threads.
 const SUM_PARAMS: usize = 32;
 const SUM_THREADS: u32 = 512;
@@ -154,6 +157,83 @@ impl LearnerKernels {
         let blocks = (slices.rows() * n_out.div_ceil(BIAS_COLUMNS)) as u64;
         // SAFETY: the parameters are those of `dense_bias_gradient`; lengths were checked above.
         unsafe { self.bias_gradient.launch(stream, blocks * u64::from(BIAS_THREADS), BIAS_THREADS, args) }
+    }
+
+    /// Writes partial gradients of N parameters, whose terms are `terms`, (n, N).
+    ///
+    /// They are summed as those of biases. `partial` begins with the first of them.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn term_gradient(
+        &self,
+        stream: &Stream,
+        slices: &MinibatchSlices,
+        terms: &View<'_, f32>,
+        partial: &ViewMut<'_, f32>,
+    ) -> Result<(), Error> {
+        let n_out = terms.len() / slices.n.max(1);
+        length("terms", slices.n * n_out, terms.len())?;
+        let len = (slices.rows() - 1) * slices.len + n_out;
+        length("partial", len, partial.len().min(len))?;
+        let layer = DenseLayer { n_in: 0, n_out, activation: Activation::None };
+        let args = args![terms, partial, layer.words(slices.n, Activation::None), slices.words()];
+        let blocks = (slices.rows() * n_out.div_ceil(BIAS_COLUMNS)) as u64;
+        // SAFETY: the parameters are those of `dense_bias_gradient`; lengths were checked above.
+        unsafe { self.bias_gradient.launch(stream, blocks * u64::from(BIAS_THREADS), BIAS_THREADS, args) }
+    }
+
+    /// Normalizes the sums `z`, (m, N), in place, and applies an activation.
+    ///
+    /// `kept` gets the normalized numbers, (m, N), and the inverse standard deviations, (m), if there is a way back.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn normalize_sums(
+        &self,
+        stream: &Stream,
+        NormParams { gains, offsets }: NormParams<'_>,
+        activation: Activation,
+        z: &ViewMut<'_, f32>,
+        kept: Option<[&ViewMut<'_, f32>; 2]>,
+    ) -> Result<(), Error> {
+        let n = gains.len();
+        let m = z.len() / n.max(1);
+        length("z", m * n, z.len())?;
+        length("offsets", n, offsets.len())?;
+        if let Some([normed, inv_stds]) = kept {
+            length("normed", z.len(), normed.len())?;
+            length("inv_stds", m, inv_stds.len())?;
+        }
+        let [normed, inv_stds] = kept.map_or([0; 2], |kept| kept.map(ViewMut::address));
+        let args = args![z, gains, offsets, normed, inv_stds, m as u32, n as u32, 1.0 / n as f32, activation as u32];
+        // SAFETY: the parameters are those of `layer_norm_forward`; lengths were checked above.
+        unsafe { self.layer_norm[0].launch(stream, m.next_multiple_of(NORM_ROWS) as u64 * NORM_LANES, BLOCK, args) }
+    }
+
+    /// Replaces gradients `dy`, (m, N), by those of the sums before a normalization.
+    ///
+    /// They are those of the normalized sums after gains and offsets. The normalized numbers become the terms of the
+    /// gradient of the gains.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Launch`].
+    pub fn normalized_gradient(
+        &self,
+        stream: &Stream,
+        NormParams { gains, .. }: NormParams<'_>,
+        dy: &ViewMut<'_, f32>,
+        normed: &ViewMut<'_, f32>,
+        inv_stds: &View<'_, f32>,
+    ) -> Result<(), Error> {
+        let n = gains.len();
+        let m = dy.len() / n.max(1);
+        length("dy", m * n, dy.len())?;
+        length("normed", dy.len(), normed.len())?;
+        length("inv_stds", m, inv_stds.len())?;
+        let args = args![dy, gains, normed, inv_stds, m as u32, n as u32, 1.0 / n as f32];
+        // SAFETY: the parameters are those of `layer_norm_backward`; lengths were checked above.
+        unsafe { self.layer_norm[1].launch(stream, m.next_multiple_of(NORM_ROWS) as u64 * NORM_LANES, BLOCK, args) }
     }
 
     /// Sums partial gradients into `gradient`, (P).

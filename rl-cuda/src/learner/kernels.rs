@@ -87,6 +87,8 @@ pub struct LearnerKernels {
     /// Forward and backward.
     pub(super) gated: [Kernel; 2],
     /// Forward and backward.
+    pub(super) layer_norm: [Kernel; 2],
+    /// Forward and backward.
     pub(super) columns: [Kernel; 2],
     pub(super) narrow_forward: Kernel,
     pub(super) narrow_forward_many: Kernel,
@@ -140,6 +142,7 @@ impl LearnerKernels {
             bias_gradient: kernel("dense", "bias_gradient")?,
             sum_gradients: kernel("dense", "sum_gradients")?,
             gated: [kernel("gated", "forward")?, kernel("gated", "backward")?],
+            layer_norm: [kernel("layer_norm", "forward")?, kernel("layer_norm", "backward")?],
             columns: [kernel("columns", "copy")?, kernel("columns", "derive")?],
             narrow_forward: kernel("narrow", "forward")?,
             narrow_forward_many: kernel("narrow", "forward_many")?,

@@ -36,6 +36,15 @@ pub struct DenseParams<'a> {
     pub params: View<'a, f32>,
 }
 
+/// A normalization of a layer's sums: gains and offsets, (N) each.
+#[derive(Clone, Copy, Debug)]
+pub struct NormParams<'a> {
+    /// Factors of the normalized sums.
+    pub gains: View<'a, f32>,
+    /// Numbers added to them.
+    pub offsets: View<'a, f32>,
+}
+
 impl DenseLayer {
     /// Returns the kernels' `Size` of a layer with `m` samples.
     pub(super) fn words(self, m: usize, activation: Activation) -> [u32; 4] {

@@ -25,7 +25,7 @@ pub use conv::{ConvLayer, ConvShape};
 pub use elementwise::{Gate, MatrixColumns};
 pub use episodes::Episodes;
 pub use kernels::{EpochOrder, LearnerKernels, OneHotInputs, Terms};
-pub use layer::{Activation, DenseLayer, DenseParams};
+pub use layer::{Activation, DenseLayer, DenseParams, NormParams};
 pub use loss::{ActionDistribution, HeadSizes, KL_PART, LossColumns, LossHeads, Objective, PARTS};
 pub use memory::{CellBuffers, CellKind, CellState, MAX_FUSED, MemoryKernels, SequenceColumns, SequencePart};
 pub use narrow::{NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples};

@@ -7,9 +7,9 @@ use std::hash::Hash;
 use rl_cuda::learner::{
     ActionDistribution, Activation, ClippedNoise, ContinuousKernels, ConvLayer, ConvShape, DenseLayer, DenseParams, Entropy,
     EpochOrder, Gate, HeadSizes, JudgedSamples, LearnerCounters, LearnerKernels, LearnerState, LossColumns, LossHeads,
-    MatrixColumns, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Noise, Objective,
-    OffPolicyKernels, PARTS, QLearningKernels, SquashedColumns, TD_TERMS, TdColumns, TemperatureStep, Terms, UpdateSettings,
-    ValueGradients, Values,
+    MatrixColumns, MinibatchSlices, NarrowLayer, NarrowNet, NarrowNumbers, NarrowSamples, NextColumns, Noise, NormParams,
+    Objective, OffPolicyKernels, PARTS, QLearningKernels, SquashedColumns, TD_TERMS, TdColumns, TemperatureStep, Terms,
+    UpdateSettings, ValueGradients, Values,
 };
 use rl_cuda::targets::Steps;
 use rl_cuda::{Buffer, Device};
@@ -101,6 +101,28 @@ pub(crate) fn columns(device: &Device, bits: &mut Bits<'_>) {
             stream.synchronize().unwrap();
             bits.floats(&dz.view());
         }
+    }
+}
+
+pub(crate) fn layer_norm(device: &Device, bits: &mut Bits<'_>) {
+    let (stream, kernels, mut source) = (device.stream().unwrap(), LearnerKernels::new(device).unwrap(), source(18));
+    for (i, (m, n)) in [(1, 1), (7, 31), (4, 32), (97, 33), (300, 100)].into_iter().enumerate() {
+        let [mut z, mut alone, mut dy] = [(); 3].map(|()| upload(device, &source.floats(m * n)));
+        let [gains, offsets, mut inv_stds] = [n, n, m].map(|len| upload(device, &source.floats(len)));
+        let params = NormParams { gains: gains.view(), offsets: offsets.view() };
+        let mut normed = Buffer::zeros(device, m * n).unwrap();
+        let activation = ACTIVATIONS[i % ACTIVATIONS.len()];
+        let kept = (normed.view_mut(), inv_stds.view_mut());
+        kernels.normalize_sums(&stream, params, activation, &z.view_mut(), Some([&kept.0, &kept.1])).unwrap();
+        kernels.normalize_sums(&stream, params, activation, &alone.view_mut(), None).unwrap();
+        stream.synchronize().unwrap();
+        [&z, &alone, &normed, &inv_stds].into_iter().for_each(|numbers| bits.floats(&numbers.view()));
+        kernels.normalized_gradient(&stream, params, &dy.view_mut(), &normed.view_mut(), &inv_stds.view()).unwrap();
+        let slices = MinibatchSlices::new(m, 1, n, n);
+        let mut partial = Buffer::zeros(device, slices.rows() * n).unwrap();
+        kernels.term_gradient(&stream, &slices, &normed.view(), &partial.view_mut()).unwrap();
+        stream.synchronize().unwrap();
+        [&dy, &normed, &partial].into_iter().for_each(|numbers| bits.floats(&numbers.view()));
     }
 }
 

@@ -300,6 +300,12 @@ int {name}_test({name}_memory *memory);
         let clamps = input.normalize.is_some() || !matches!(head, Head::Values { .. });
         add(true, include_str!("c/fused.c"));
         add(true, include_str!("c/sums.c"));
+        let normalizes = policy.layers.iter().any(|layer| layer.kind == LayerKind::Norm);
+        let draws_normal = self.policy.head.draws() && !is_categorical;
+        let scales = input.bytes.is_some() && input.normalize.is_some();
+        add(normalizes || scales || !matches!(head, Head::Values { dueling: false, .. }), include_str!("c/times.c"));
+        add(normalizes || draws_normal, include_str!("c/root.c"));
+        add(normalizes, include_str!("c/activations/layer_norm.c"));
         add(policy.gathers(), include_str!("c/gather.c"));
         add(!input.categories.is_empty() && !policy.gathers(), include_str!("c/one_hot.c"));
         add(policy.all_layers().any(is_conv), include_str!("c/convolve.c"));
@@ -318,13 +324,11 @@ int {name}_test({name}_memory *memory);
         add(activated(Activation::Silu), include_str!("c/activations/silu.c"));
         add(activated(Activation::Gelu), include_str!("c/activations/gelu.c"));
         add(clamps, include_str!("c/clamp.c"));
-        let scales = input.bytes.is_some() && input.normalize.is_some();
-        add(scales || !matches!(head, Head::Values { dueling: false, .. }), include_str!("c/times.c"));
         add(self.policy.head.draws() || is_squashed, include_str!("c/exponential.c"));
         add(self.policy.head.draws(), include_str!("c/logarithm.c"));
         add(is_categorical, include_str!("c/choose.c"));
         add(self.policy.head.draws(), include_str!("c/random.c"));
-        add(self.policy.head.draws() && !is_categorical, include_str!("c/normal.c"));
+        add(draws_normal, include_str!("c/normal.c"));
         add(is_squashed, include_str!("c/squash.c"));
         self.tables(&mut text);
         self.forward(&mut text);
@@ -405,6 +409,7 @@ int {name}_test({name}_memory *memory);
                     writeln!(text, "    dense(chosen, {from}, 0, {terms}, {places}, {real}, {padded}, {ends});")
                 }
                 LayerKind::Conv { .. } => writeln!(text, "    {}", convolve(layer, i, from, last)),
+                LayerKind::Norm => writeln!(text, "    layer_norm(chosen, {from}, {ends});"),
                 LayerKind::Gru | LayerKind::Lstm => {
                     let step = if layer.kind == LayerKind::Gru { "gru" } else { "lstm" };
                     let of = format!("memory->state + {state}, weights_{i}, biases_{i}, {}, {last}", layer.n_out());

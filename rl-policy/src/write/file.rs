@@ -90,6 +90,7 @@ fn write_layers(body: &mut Bytes, layers: &[Layer]) {
             }
             LayerKind::Gru => body.u32s(&[format::GRU]),
             LayerKind::Lstm => body.u32s(&[format::LSTM]),
+            LayerKind::Norm => body.u32s(&[format::NORM]),
         }
         body.u32s(&[match layer.activation {
             Activation::Identity => format::IDENTITY,

@@ -10,7 +10,7 @@ use std::ops::Range;
 use prost::Message;
 
 use crate::exported::{Activation, Exported, Head, Input, Layer, LayerKind, Part};
-use crate::format::{LIMIT, LOG_STD_RANGE, MASKED};
+use crate::format::{EPSILON, LIMIT, LOG_STD_RANGE, MASKED};
 use crate::math::GELU;
 
 use self::graph::{Builder, Value, int, ints};
@@ -253,6 +253,23 @@ fn add_layer(builder: &mut Builder, i: usize, layer: &Layer, features: Features)
             let attributes = [ints("kernel_shape", &[kernel, kernel]), ints("strides", &[stride, stride])];
             let dims = [rows, columns].map(|size| (size - kernel) / stride + 1);
             (builder.node("Conv", &[&x, &weight, &bias], &attributes), vec![n, dims[0], dims[1]], true)
+        }
+        LayerKind::Norm => {
+            let gains = builder.floats(&name, &[n], layer.weight.iter().copied());
+            let epsilon = builder.floats("epsilon", &[], [EPSILON]);
+            let x = features.flat(builder);
+            let mean_of =
+                |builder: &mut Builder, x: &str| builder.node("ReduceMean", &[x], &[ints("axes", &[1]), int("keepdims", 1)]);
+            let mean = mean_of(builder, &x);
+            let mut distances = builder.node("Sub", &[&x, &mean], &[]);
+            let squares = builder.node("Mul", &[&distances, &distances], &[]);
+            let squares = mean_of(builder, &squares);
+            let sum = builder.node("Add", &[&squares, &epsilon], &[]);
+            let deviation = builder.node("Sqrt", &[&sum], &[]);
+            for (op, operand) in [("Div", deviation), ("Mul", gains), ("Add", bias)] {
+                distances = builder.node(op, &[&distances, &operand], &[]);
+            }
+            (distances, vec![n], false)
         }
         LayerKind::Gru | LayerKind::Lstm => unreachable!("a memory takes a step"),
     };

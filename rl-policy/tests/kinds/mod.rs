@@ -46,6 +46,9 @@ pub(crate) fn policies() -> Vec<Exported> {
     let head = Head::Values { n: 2, masked: false, dueling: false };
     let robot = Exported { about: "robot".into(), input: hand, parts, layers: hidden(rng, 13, 3, 2), head };
     let (gru, lstm) = (remembers(rng, LayerKind::Gru, 3), remembers(rng, LayerKind::Lstm, 4));
+    // More numbers than a sum has lanes.
+    let mut normed = activated(rng, 3, 40, 2, Activation::Identity);
+    normed.insert(1, layer(rng, LayerKind::Norm, 1, 40, Activation::Relu));
     let policy = |about: &str, input, layers, head| Exported { about: about.into(), input, parts: vec![], layers, head };
     vec![
         policy("one head", input(3), hidden(rng, 3, 4, 2), Head::Categorical { sizes: vec![2], masked: true }),
@@ -64,5 +67,6 @@ pub(crate) fn policies() -> Vec<Exported> {
         policy("lstm", input(3), lstm, Head::Categorical { sizes: vec![2], masked: false }),
         robot,
         policy("linear", input(3), linear, Head::Deterministic { bounds: deterministic }),
+        policy("normed", input(3), normed, Head::Values { n: 2, masked: false, dueling: false }),
     ]
 }

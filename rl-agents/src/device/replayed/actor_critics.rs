@@ -424,7 +424,8 @@ mod tests {
             [9, 5] => Activation::Gelu,
             _ => Activation::Tanh,
         };
-        NetConfig { hidden: hidden.into(), critic_hidden: critic_hidden.map(Into::into), activation, ..NetConfig::default() }
+        let (critic_hidden, layer_norm) = (critic_hidden.map(Into::into), activation == Activation::Gelu);
+        NetConfig { hidden: hidden.into(), critic_hidden, activation, layer_norm, ..NetConfig::default() }
     }
 
     fn sac(batch_size: usize) -> SacConfig {

@@ -329,7 +329,8 @@ mod tests {
             _ => Activation::Tanh,
         };
         let conv = if here.observation_space().parts().is_empty() { vec![] } else { vec![[16, 2, 1]] };
-        let net = NetConfig { conv, hidden: hidden.into(), activation, ..NetConfig::default() };
+        let layer_norm = activation == Activation::Silu;
+        let net = NetConfig { conv, hidden: hidden.into(), activation, layer_norm, ..NetConfig::default() };
         let mut cpu = agent(&here, &net, config);
         let mut gpu = agent(&there, &net, config).on_device(device).unwrap();
         let mut rollouts = [here.rollout(9).unwrap(), there.rollout(9).unwrap()];

@@ -175,6 +175,31 @@ fn activations_agree_on_any_number() {
 }
 
 #[test]
+fn normalizations_agree_on_any_numbers() {
+    agree("normalizations", |device| {
+        let mut bench = KernelBench::new(device, LearnerKernels::new, 24);
+        for round in 0..rounds(24) {
+            let wild = round % 3 == 2;
+            let (m, n) = (bench.corners.pick(&[1, 3, 4, 5, 33]), bench.corners.pick(&[1, 2, 31, 32, 33, 64, 130]));
+            let (gains, offsets) = (bench.floats(n, wild), bench.floats(n, wild));
+            let params = NormParams { gains: gains.view(), offsets: offsets.view() };
+            let activation = [Activation::None, Activation::Tanh, Activation::Relu, Activation::Elu][round % 4];
+            let [mut z, mut alone, mut dy] = [(); 3].map(|()| bench.floats(m * n, wild));
+            let (mut normed, mut inv_stds) = (bench.zeros(m * n), bench.zeros(m));
+            let (kernels, stream) = (&bench.kernels, &bench.stream);
+            kernels.normalize_sums(stream, params, activation, &alone.view_mut(), None).unwrap();
+            let kept = [&normed.view_mut(), &inv_stds.view_mut()];
+            kernels.normalize_sums(stream, params, activation, &z.view_mut(), Some(kept)).unwrap();
+            [&z, &alone, &normed, &inv_stds].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+            let (dx, x) = (dy.view_mut(), normed.view_mut());
+            bench.kernels.normalized_gradient(&bench.stream, params, &dx, &x, &inv_stds.view()).unwrap();
+            [&dy, &normed].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+        }
+        bench.digest
+    });
+}
+
+#[test]
 fn sums_and_samples_agree_on_any_numbers() {
     agree("sums", |device| {
         let mut bench = KernelBench::new(device, LearnerKernels::new, 23);

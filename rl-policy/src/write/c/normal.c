@@ -1,21 +1,3 @@
-/* Square root of a normal number, rounded to nearest. */
-static float root(float x) {
-    float_bits w;
-    uint64_t square, r = 0, with;
-    int32_t exponent, bit;
-    w.number = x;
-    if (x == 0) return x;
-    exponent = (int32_t)(w.bits >> 23) - 127;
-    square = (uint64_t)((w.bits & 0x007fffffu) | 0x00800000u) << (23 + (exponent & 1));
-    for (bit = 23; bit >= 0; bit--) {
-        with = r | (uint64_t)1 << bit;
-        r = with * with <= square ? with : r;
-    }
-    exponent = (exponent - (exponent & 1)) / 2 + 127;
-    w.bits = ((uint32_t)exponent << 23 | ((uint32_t)r & 0x007fffffu)) + (square - r * r > r);
-    return w.number;
-}
-
 /* Standard normal sample `index` of a step (Box-Muller: even indices are sines, odd ones cosines). */
 static float normal(uint64_t seed, uint32_t env, uint64_t step, uint32_t index) {
     uint32_t words[4], quadrant, pair = index & 2;
