@@ -68,6 +68,8 @@ const TENSORS: u64 = 5;
 const ACTIVATIONS: u64 = 8;
 /// Further tensors with GELU: six operations, and the gradient of each.
 const OF_GELU: u64 = 12;
+/// Further tensors with layer normalization: five operations, and the gradient of each.
+const OF_NORM: u64 = 10;
 
 impl NetworkShape {
     /// Memory of the networks.
@@ -99,7 +101,8 @@ impl NetworkShape {
                 let activations = encoder.n_out() + encoder.patches() + of_cells + outputs;
                 // Products in 16 bits have rounded copies of their operands, sums and gradients.
                 let copies = if net.precision == Precision::F32 { 1 } else { 2 };
-                let tensors = ACTIVATIONS + if net.activation == Activation::Gelu { OF_GELU } else { 0 };
+                let of_gelu = if net.activation == Activation::Gelu { OF_GELU } else { 0 };
+                let tensors = ACTIVATIONS + of_gelu + if net.layer_norm { OF_NORM } else { 0 };
                 NetSize {
                     tensors: copies * TENSORS * params,
                     sample: copies * tensors * bytes(activations) + bytes(inputs),
@@ -121,7 +124,8 @@ mod tests {
         let (obs, actions) = (Space::bytes(&[5, 12, 12], 1, 1.0), ActionSpace::Discrete { n: 4, masked: true });
         for (conv, hidden) in [(vec![], vec![33, 65]), (vec![[16, 3, 1], [31, 3, 2]], vec![64])] {
             for shared_trunk in [false, true] {
-                let net = NetConfig { conv: conv.clone(), hidden: hidden.clone(), shared_trunk, ..NetConfig::default() };
+                let (conv, hidden, layer_norm) = (conv.clone(), hidden.clone(), conv.is_empty());
+                let net = NetConfig { conv, hidden, shared_trunk, layer_norm, ..NetConfig::default() };
                 let size = ActorCritic::size(&obs, &actions, &net).unwrap();
                 let policy = ActorCritic::unset(&obs, &actions, &net).unwrap();
                 assert_eq!(size.params, 4 * policy.params().len() as u64);

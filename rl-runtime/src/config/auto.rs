@@ -166,6 +166,9 @@ fn unmeasured(config: &Config, entry: &Entry) -> Option<String> {
     if matches!(config.net.activation, Activation::Silu | Activation::Gelu) {
         return Some("the measurement is not for silu and gelu".into());
     }
+    if config.net.layer_norm {
+        return Some("the measurement is not for layer_norm".into());
+    }
     let on_cpu = config.env_on_device(entry).is_ok_and(|env| env.is_none());
     on_cpu.then(|| "the measurement is not for environments on the CPU".into())
 }
@@ -193,6 +196,7 @@ mod tests {
             (Algo::DQN, "n_envs=8", "the measurement is not for dqn"),
             (Algo::PPO, "memory=gru", "the measurement is not for memory"),
             (Algo::PPO, "activation=silu", "the measurement is not for silu and gelu"),
+            (Algo::PPO, "layer_norm=true", "the measurement is not for layer_norm"),
             (Algo::PPO, "env_device=cpu", "the measurement is not for environments on the CPU"),
             (Algo::PPO, "env.frame_stack=2", "the measurement is not for environments on the CPU"),
         ] {
