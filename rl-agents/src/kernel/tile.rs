@@ -569,15 +569,14 @@ fn chain_backward<S: Set>(
         let layer = &net.layers[l];
         let input = net.places[l].source.map_or(&inputs[chain.first..], |source| &outputs[source]);
         if let Some(norm) = &layer.norm {
-            let terms = |data: &[f32], at, grads: &mut Option<(Init<'_>, &mut [f32])>| {
-                if let Some((init, grads)) = grads {
-                    layer.sum_grads(at, rows(data, m), *init, grads);
-                }
-            };
-            terms(delta, norm.offset_grads(), &mut grads);
+            if let Some((init, grads)) = &mut grads {
+                layer.sum_grads(norm.offset_grads(), rows(delta, m), *init, grads);
+            }
             let [sums, kept] = [&mut **delta, &mut normed[l]].map(|data| TileRows { data, m });
             norm.backward::<S, _>(packed, NormRows { sums, normed: kept, inv_stds: &mut inv_stds[l] });
-            terms(&normed[l], norm.grad, &mut grads);
+            if let Some((init, grads)) = &mut grads {
+                layer.sum_grads(norm.grad, rows(&normed[l], m), *init, grads);
+            }
         }
         let dz = rows(delta, m);
         if let Some((init, grads)) = &mut grads {

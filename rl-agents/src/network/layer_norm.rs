@@ -53,13 +53,14 @@ impl LayerNorm {
 
 /// Rows of a matrix in panels.
 pub(crate) trait PanelRows {
-    /// Panels of these rows, (m, 64) each.
-    fn panels(&mut self) -> impl Iterator<Item = &mut [f32]>;
+    /// Rows of panel `p`, (m, 64); empty if the matrix is.
+    fn panel(&mut self, p: usize) -> &mut [f32];
 }
 
 impl PanelRows for &mut Vec<&mut [f32]> {
-    fn panels(&mut self) -> impl Iterator<Item = &mut [f32]> {
-        self.iter_mut().map(|panel| &mut **panel)
+    #[inline(always)]
+    fn panel(&mut self, p: usize) -> &mut [f32] {
+        if self.is_empty() { &mut [] } else { self[p] }
     }
 }
 
@@ -71,9 +72,8 @@ pub(crate) struct TileRows<'a> {
 
 impl PanelRows for TileRows<'_> {
     #[inline(always)]
-    fn panels(&mut self) -> impl Iterator<Item = &mut [f32]> {
-        let len = self.m * PANEL;
-        self.data.chunks_exact_mut(TILE * PANEL).map(move |panel| &mut panel[..len])
+    fn panel(&mut self, p: usize) -> &mut [f32] {
+        if self.data.is_empty() { &mut [] } else { &mut self.data[p * TILE * PANEL..(p * TILE + self.m) * PANEL] }
     }
 }
 
@@ -91,52 +91,39 @@ pub(crate) struct NormRows<'a, P> {
     pub(crate) inv_stds: &'a mut [f32],
 }
 
-/// Partial sums of each row.
-struct RowSums([[f32; LANES]; TILE]);
-
-impl RowSums {
-    #[inline(always)]
-    fn new() -> Self {
-        Self([[0.0; LANES]; TILE])
+/// Adds numbers to a row's partial sums, of which some panels came before.
+#[inline(always)]
+fn add(numbers: &[f32], lanes: &mut [f32; LANES]) {
+    let (whole, rest) = numbers.as_chunks::<LANES>();
+    for numbers in whole {
+        lanes.iter_mut().zip(numbers).for_each(|(sum, x)| *sum += x);
     }
+    lanes.iter_mut().zip(rest).for_each(|(sum, x)| *sum += x);
+}
 
-    /// Adds a term for each of a row's numbers, of which some panels came before.
-    #[inline(always)]
-    fn add(&mut self, row: usize, numbers: &[f32], term: impl Fn(f32, f32) -> f32) {
-        let (whole, rest) = numbers.as_chunks::<LANES>();
-        for numbers in whole {
-            self.0[row].iter_mut().zip(numbers).for_each(|(sum, &x)| *sum = term(*sum, x));
-        }
-        self.0[row].iter_mut().zip(rest).for_each(|(sum, &x)| *sum = term(*sum, x));
-    }
-
-    /// Adds the products of a row's numbers.
-    #[inline(always)]
-    fn add_products<S: Set>(&mut self, row: usize, a: &[f32], b: &[f32]) {
-        let lanes = &mut self.0[row];
-        for (a, b) in a.chunks(LANES).zip(b.chunks(LANES)) {
-            lanes.iter_mut().zip(a.iter().zip(b)).for_each(|(sum, (a, b))| *sum = S::multiply_add(*a, *b, *sum));
+/// Adds products to a row's partial sums.
+#[inline(always)]
+fn add_products<S: Set>(a: &[f32], b: &[f32], lanes: &mut [f32; LANES]) {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in a.iter().zip(b) {
+        for ((sum, a), b) in lanes.iter_mut().zip(a).zip(b) {
+            *sum = S::multiply_add(*a, *b, *sum);
         }
     }
-
-    /// Returns the sum of a row's lanes.
-    #[inline(always)]
-    fn total(&mut self, row: usize) -> f32 {
-        let lanes = &mut self.0[row];
-        let mut half = LANES / 2;
-        while half > 0 {
-            let (a, b) = lanes.split_at_mut(half);
-            a.iter_mut().zip(b).for_each(|(a, b)| *a += *b);
-            half /= 2;
-        }
-        lanes[0]
+    for ((sum, a), b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
+        *sum = S::multiply_add(*a, *b, *sum);
     }
 }
 
-/// A panel's rows without their padding: the panel begins at column `first` of `n`.
+/// Returns the sum of a row's lanes.
 #[inline(always)]
-fn rows_of(panel: &mut [f32], first: usize, n: usize) -> impl Iterator<Item = &mut [f32]> {
-    panel.chunks_exact_mut(PANEL).map(move |row| &mut row[..(n - first).min(PANEL)])
+fn total(mut lanes: [f32; LANES]) -> f32 {
+    for half in [16, 8, 4, 2, 1] {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+    }
+    lanes[0]
 }
 
 /// Normalization in the layouts of the kernel.
@@ -185,57 +172,81 @@ impl PackedNorm {
     pub(crate) fn forward<S: Set, P: PanelRows>(
         &self,
         packed: &[f32],
-        NormRows { mut sums, mut normed, inv_stds }: NormRows<'_, P>,
+        mut rows: NormRows<'_, P>,
         activation: Activation,
         mut slopes: P,
     ) {
         let n = self.len();
+        if n.is_multiple_of(PANEL) {
+            self.normalize::<S, P, true>(packed, &mut rows);
+        } else {
+            self.normalize::<S, P, false>(packed, &mut rows);
+        }
+        for (p, columns) in columns::<false>(n) {
+            let (outputs, slopes) = (rows.sums.panel(p), slopes.panel(p));
+            if columns.len() == PANEL {
+                activation.apply::<S>(outputs, slopes);
+                continue;
+            }
+            let mut slopes = slopes.chunks_exact_mut(PANEL);
+            for row in outputs.chunks_exact_mut(PANEL) {
+                let slopes = slopes.next().map_or(&mut [][..], |slopes| &mut slopes[..columns.len()]);
+                activation.apply::<S>(&mut row[..columns.len()], slopes);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn normalize<S: Set, P: PanelRows, const WHOLE: bool>(
+        &self,
+        packed: &[f32],
+        NormRows { sums, normed, inv_stds }: &mut NormRows<'_, P>,
+    ) {
+        let n = self.len();
         let share = 1.0 / n as f32;
-        let mut totals = RowSums::new();
-        for (panel, first) in sums.panels().zip((0..).step_by(PANEL)) {
-            rows_of(panel, first, n).enumerate().for_each(|(row, z)| totals.add(row, z, |sum, z| sum + z));
-        }
-        let mut squares = RowSums::new();
-        let mut means = [0.0; TILE];
-        means.iter_mut().enumerate().for_each(|(row, mean)| *mean = totals.total(row) * share);
-        for (panel, first) in sums.panels().zip((0..).step_by(PANEL)) {
-            for ((row, z), mean) in rows_of(panel, first, n).enumerate().zip(&means) {
-                z.iter_mut().for_each(|z| *z -= mean);
-                squares.add(row, z, |sum, distance| S::multiply_add(distance, distance, sum));
-            }
-        }
-        let mut inverse = [0.0; TILE];
-        for (row, inverse) in inverse.iter_mut().enumerate() {
-            *inverse = 1.0 / S::multiply_add(squares.total(row), share, EPSILON).sqrt();
-        }
-        inv_stds.iter_mut().zip(&inverse).for_each(|(to, from)| *to = *from);
         let (gains, offsets) = packed[self.packed..].split_at(pad(n));
-        let (mut normed, mut slopes) = (normed.panels(), slopes.panels());
-        for (panel, first) in sums.panels().zip((0..).step_by(PANEL)) {
-            let mut kept = normed.next().unwrap_or_default().chunks_exact_mut(PANEL);
-            for (z, inverse) in rows_of(panel, first, n).zip(&inverse) {
-                z.iter_mut().for_each(|z| *z *= inverse);
-                if let Some(kept) = kept.next() {
-                    kept[..z.len()].copy_from_slice(z);
-                }
-                let parameters = gains[first..].iter().zip(&offsets[first..]);
-                z.iter_mut().zip(parameters).for_each(|(z, (gain, offset))| *z = S::multiply_add(*z, *gain, *offset));
+        for row in 0..sums.panel(0).len() / PANEL {
+            let mut lanes = [0.0; LANES];
+            for (p, columns) in columns::<WHOLE>(n) {
+                add(&sums.panel(p)[row * PANEL..][..columns.len()], &mut lanes);
             }
-            let slopes = slopes.next().unwrap_or_default();
-            if n - first >= PANEL {
-                activation.apply::<S>(panel, slopes);
-            } else {
-                let mut slopes = slopes.chunks_exact_mut(PANEL);
-                for z in rows_of(panel, first, n) {
-                    activation.apply::<S>(z, slopes.next().map_or(&mut [], |slopes| &mut slopes[..z.len()]));
+            let mean = total(lanes) * share;
+            lanes = [0.0; LANES];
+            for (p, columns) in columns::<WHOLE>(n) {
+                let z = &mut sums.panel(p)[row * PANEL..][..columns.len()];
+                z.iter_mut().for_each(|z| *z -= mean);
+                add_products::<S>(z, z, &mut lanes);
+            }
+            let inverse = 1.0 / S::multiply_add(total(lanes), share, EPSILON).sqrt();
+            for (p, columns) in columns::<WHOLE>(n) {
+                let z = &mut sums.panel(p)[row * PANEL..][..columns.len()];
+                z.iter_mut().for_each(|z| *z *= inverse);
+                let kept = normed.panel(p);
+                if !kept.is_empty() {
+                    kept[row * PANEL..][..z.len()].copy_from_slice(z);
                 }
+                for ((z, gain), offset) in z.iter_mut().zip(&gains[columns.clone()]).zip(&offsets[columns]) {
+                    *z = S::multiply_add(*z, *gain, *offset);
+                }
+            }
+            if let Some(kept) = inv_stds.get_mut(row) {
+                *kept = inverse;
             }
         }
     }
 
     /// Replaces gradients after gain and offset by those of the sums.
     #[inline(always)]
-    pub(crate) fn backward<S: Set, P: PanelRows>(
+    pub(crate) fn backward<S: Set, P: PanelRows>(&self, packed: &[f32], rows: NormRows<'_, P>) {
+        if self.len().is_multiple_of(PANEL) {
+            self.go_back::<S, P, true>(packed, rows);
+        } else {
+            self.go_back::<S, P, false>(packed, rows);
+        }
+    }
+
+    #[inline(always)]
+    fn go_back<S: Set, P: PanelRows, const WHOLE: bool>(
         &self,
         packed: &[f32],
         NormRows { mut sums, mut normed, inv_stds }: NormRows<'_, P>,
@@ -243,29 +254,34 @@ impl PackedNorm {
         let n = self.len();
         let share = 1.0 / n as f32;
         let gains = &packed[self.packed..][..n];
-        let (mut totals, mut products) = (RowSums::new(), RowSums::new());
-        for ((panel, kept), first) in sums.panels().zip(normed.panels()).zip((0..).step_by(PANEL)) {
-            for ((row, dy), kept) in rows_of(panel, first, n).enumerate().zip(kept.chunks_exact(PANEL)) {
-                let mut numbers = [0.0; PANEL];
-                let numbers = &mut numbers[..dy.len()];
-                numbers.iter_mut().zip(&*dy).zip(&gains[first..]).for_each(|((to, dy), gain)| *to = dy * gain);
-                totals.add(row, numbers, |sum, x| sum + x);
-                products.add_products::<S>(row, numbers, kept);
+        for row in 0..sums.panel(0).len() / PANEL {
+            let (mut lanes, mut products) = ([0.0; LANES], [0.0; LANES]);
+            for (p, columns) in columns::<WHOLE>(n) {
+                let at = row * PANEL..row * PANEL + columns.len();
+                let mut dx = [0.0; PANEL];
+                let dx = &mut dx[..columns.len()];
+                for ((dx, dy), gain) in dx.iter_mut().zip(&sums.panel(p)[at.clone()]).zip(&gains[columns]) {
+                    *dx = dy * gain;
+                }
+                add(dx, &mut lanes);
+                add_products::<S>(dx, &normed.panel(p)[at], &mut products);
             }
-        }
-        let (mut means, mut shares) = ([0.0; TILE], [0.0; TILE]);
-        for (row, (mean, of_normed)) in means.iter_mut().zip(&mut shares).enumerate() {
-            (*mean, *of_normed) = (totals.total(row) * share, products.total(row) * share);
-        }
-        for ((panel, kept), first) in sums.panels().zip(normed.panels()).zip((0..).step_by(PANEL)) {
-            let rows = rows_of(panel, first, n).zip(kept.chunks_exact_mut(PANEL)).zip(&means).zip(&shares).zip(&*inv_stds);
-            for ((((dy, kept), mean), of_normed), inverse) in rows {
-                for ((dy, normed), gain) in dy.iter_mut().zip(kept).zip(&gains[first..]) {
+            let (mean, of_normed, inverse) = (total(lanes) * share, total(products) * share, inv_stds[row]);
+            for (p, columns) in columns::<WHOLE>(n) {
+                let at = row * PANEL..row * PANEL + columns.len();
+                let (dy, normed) = (&mut sums.panel(p)[at.clone()], &mut normed.panel(p)[at]);
+                for ((dy, normed), gain) in dy.iter_mut().zip(normed).zip(&gains[columns]) {
                     let term = *dy * *normed;
-                    *dy = inverse * S::multiply_add(-*normed, *of_normed, *dy * gain - mean);
+                    *dy = inverse * S::multiply_add(-*normed, of_normed, *dy * gain - mean);
                     *normed = term;
                 }
             }
         }
     }
+}
+
+/// Columns of each panel of `n`, without padding; `WHOLE` if no panel has padding.
+#[inline(always)]
+fn columns<const WHOLE: bool>(n: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+    (0..n).step_by(PANEL).map(move |first| first..if WHOLE { first + PANEL } else { n.min(first + PANEL) }).enumerate()
 }

@@ -68,7 +68,7 @@ const TENSORS: u64 = 5;
 const ACTIVATIONS: u64 = 8;
 /// Further tensors with GELU: six operations, and the gradient of each.
 const OF_GELU: u64 = 12;
-/// Further tensors with layer normalization: five operations, and the gradient of each.
+/// Further tensors with layer normalization: five operations and their gradients.
 const OF_NORM: u64 = 10;
 
 impl NetworkShape {
