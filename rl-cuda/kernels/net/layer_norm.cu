@@ -29,16 +29,37 @@ __device__ __forceinline__ void fold(Threads<Share, THREADS>& threads, f32* lane
     threads.phase([&](u32 t, Share& share) { share.*of = lanes[t / LANES * LANES]; });
 }
 
-// Numbers of a thread, some of which are loaded together: row, index within it, and within the matrix.
-template <u32 TOGETHER, class Work>
-__device__ __forceinline__ void each_number(u32 t, u32 m, u32 n, Work work) {
-    u64 row = (u64)blockIdx.x * (THREADS / LANES) + t / LANES;
-    if (row >= m) return;
-#pragma unroll TOGETHER
-    for (u32 j = t % LANES; j < n; j += LANES) {
-        work(row, j, row * n + j);
+// A thread's numbers of its row: index in the row, and what `load` returns for it. Some are loaded before they are used.
+template <u32 TOGETHER, class Load, class Use>
+__device__ __forceinline__ void each_number(u32 t, u32 n, Load load, Use use) {
+#pragma unroll 1
+    for (u32 first = t % LANES; first < n; first += TOGETHER * LANES) {
+        decltype(load(first)) x[TOGETHER];
+#pragma unroll
+        for (u32 k = 0; k < TOGETHER; ++k) {
+            u32 j = first + k * LANES;
+            x[k] = load(j < n ? j : first);
+        }
+#pragma unroll
+        for (u32 k = 0; k < TOGETHER; ++k) {
+            if (first + k * LANES < n) {
+                use(first + k * LANES, x[k]);
+            }
+        }
     }
 }
+
+// Row of a thread, and the length of its numbers: 0 behind the last row.
+struct Row {
+    u64 at;
+    u32 row, len;
+
+    __device__ Row(u32 t, u32 m, u32 n) {
+        row = blockIdx.x * (THREADS / LANES) + t / LANES;
+        at = (u64)row * n;
+        len = row < m ? n : 0;
+    }
+};
 
 // z (m, n) becomes activation((z - mean) / sqrt(variance + EPSILON) gains + offsets), in place. The normalized numbers go to `normed` (m, n)
 // and the inverse standard deviations to `inv_stds` (m), unless they are null. `share` is 1 / n.
@@ -47,29 +68,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_forward(
     __shared__ f32 lanes[THREADS];
     Threads<Share, THREADS> threads;
     threads.each([&](u32 t, Share& own) {
+        Row of(t, m, n);
         own.sum = own.product = 0.0f;
-        each_number<4>(t, m, n, [&](u64, u32, u64 i) { own.sum += z[i]; });
+        each_number<4>(t, of.len, [&](u32 j) { return z[of.at + j]; }, [&](u32, f32 x) { own.sum += x; });
     });
     fold(threads, lanes, &Share::sum);
     threads.each([&](u32 t, Share& own) {
+        Row of(t, m, n);
         f32 mean = own.sum * share;
-        each_number<4>(t, m, n, [&](u64, u32, u64 i) {
-            f32 distance = z[i] - mean;
-            own.product = fmaf(distance, distance, own.product);
+        each_number<4>(t, of.len, [&](u32 j) { return z[of.at + j]; }, [&](u32, f32 x) {
+            own.product = fmaf(x - mean, x - mean, own.product);
         });
     });
     fold(threads, lanes, &Share::product);
     threads.each([&](u32 t, Share& own) {
+        Row of(t, m, n);
         f32 mean = own.sum * share, inverse = 1.0f / sqrtf(fmaf(own.product, share, EPSILON));
-        each_number<1>(t, m, n, [&](u64 row, u32 j, u64 i) {
-            f32 x = (z[i] - mean) * inverse;
+        each_number<1>(t, of.len, [&](u32 j) { return z[of.at + j]; }, [&](u32 j, f32 x) {
+            x = (x - mean) * inverse;
             if (normed) {
-                normed[i] = x;
+                normed[of.at + j] = x;
                 if (j == 0) {
-                    inv_stds[row] = inverse;
+                    inv_stds[of.row] = inverse;
                 }
             }
-            z[i] = activate(activation, fmaf(x, gains[j], offsets[j]));
+            z[of.at + j] = activate(activation, fmaf(x, gains[j], offsets[j]));
         });
     });
 }
@@ -82,21 +105,22 @@ layer_norm_backward(f32* dy, const f32* gains, f32* normed, const f32* inv_stds,
     __shared__ f32 lanes[THREADS];
     Threads<Share, THREADS> threads;
     threads.each([&](u32 t, Share& own) {
+        Row of(t, m, n);
         own.sum = own.product = 0.0f;
-        each_number<4>(t, m, n, [&](u64, u32 j, u64 i) {
-            f32 dx = dy[i] * gains[j];
-            own.sum += dx;
-            own.product = fmaf(dx, normed[i], own.product);
+        each_number<4>(t, of.len, [&](u32 j) { return float2{dy[of.at + j] * gains[j], normed[of.at + j]}; }, [&](u32, float2 dx) {
+            own.sum += dx.x;
+            own.product = fmaf(dx.x, dx.y, own.product);
         });
     });
     fold(threads, lanes, &Share::sum);
     fold(threads, lanes, &Share::product);
     threads.each([&](u32 t, Share& own) {
-        f32 mean = own.sum * share, of_normed = own.product * share;
-        each_number<4>(t, m, n, [&](u64 row, u32 j, u64 i) {
-            f32 x = normed[i], term = dy[i] * x;
-            dy[i] = inv_stds[row] * fmaf(-x, of_normed, dy[i] * gains[j] - mean);
-            normed[i] = term;
+        Row of(t, m, n);
+        if (of.len == 0) return;
+        f32 mean = own.sum * share, of_normed = own.product * share, inverse = inv_stds[of.row];
+        each_number<4>(t, of.len, [&](u32 j) { return float2{dy[of.at + j], normed[of.at + j]}; }, [&](u32 j, float2 x) {
+            dy[of.at + j] = inverse * fmaf(-x.y, of_normed, x.x * gains[j] - mean);
+            normed[of.at + j] = x.x * x.y;
         });
     });
 }

@@ -98,6 +98,9 @@ impl Config {
     fn without_effect(&self, entry: &Entry) -> Vec<String> {
         let Ok(preset) = Layers::default().resolve(entry, self.algo.algo()) else { return Vec::new() };
         let (set, preset, mut warnings) = (self.settings(), preset.settings(), Vec::new());
+        if self.net.layer_norm && self.net.hidden.is_empty() && self.net.hidden_of_critic().is_empty() {
+            warnings.push("layer_norm has no effect without hidden layers".into());
+        }
         for section in [String::new(), format!("{}.", self.algo.name())] {
             for Dependent { field, needs, turns_off } in DEPENDENT {
                 let [field, needs] = [field, needs].map(|name| format!("{section}{name}"));
@@ -166,6 +169,7 @@ mod tests {
             ("cartpole", Algo::PPO, &["memory_size=32"][..], "memory_size has no effect while memory is \"none\""),
             ("cartpole", Algo::PPO, &["memory_size=32", "memory=gru", "ppo.batch_size=256", "ppo.n_steps=32"], ""),
             ("cartpole", Algo::DQN, &["dqn.priority_beta=0.5"], "dqn.priority_beta has no effect while dqn.prioritized is false"),
+            ("cartpole", Algo::PPO, &["layer_norm=true", "hidden=[]"], "layer_norm has no effect without hidden layers"),
             ("cartpole", Algo::DQN, &["dqn.priority_beta=0.5", "dqn.prioritized=true"], ""),
             ("pendulum", Algo::SAC, &["sac.target_entropy=-2", "sac.ent_coef=0.2"], "while sac.ent_coef is 0.2"),
             ("pendulum", Algo::SAC, &["sac.target_entropy=-2"], ""),

@@ -22,6 +22,18 @@ const TANH: [f32; 12] = [
     2.980_232_2e-8,
 ];
 
+/// Arguments of ELU that show the last bit of a coefficient.
+///
+/// Found by trying 30 million numbers.
+const ELU: [f32; 7] = [-1.101_852_8, -0.465_796_74, -2.363_349_4, -0.218_918_95, -5.188_335_4, -16.982_105, -2.772_465_2];
+
+/// Arguments of activations near their limits, and those of [`TANH`] and [`ELU`].
+fn arguments() -> impl Iterator<Item = f32> {
+    let near = |end: f32| (0..5).map(move |i| f32::from_bits((end.to_bits() + i).saturating_sub(2)));
+    let limits = [0.0, 0.55, 1.0, 10.0, 20.0, 86.0].into_iter().flat_map(near);
+    limits.chain(TANH).chain(ELU).flat_map(|x| [x, -x])
+}
+
 #[test]
 fn dense_layers_agree_on_any_numbers() {
     agree("dense", |device| {
@@ -135,9 +147,7 @@ fn activations_agree_on_any_number() {
         for round in 0..rounds(2) {
             let mut x: Vec<f32> = (0..60).map(|_| bench.any()).collect();
             if round == 0 {
-                let near = |end: f32| (0..5).map(move |i| f32::from_bits((end.to_bits() + i).saturating_sub(2)));
-                x.extend([0.0, 0.55, 1.0, 10.0, 20.0, 86.0].into_iter().flat_map(near).flat_map(|x| [x, -x]));
-                x.extend(TANH.into_iter().flat_map(|x| [x, -x]));
+                x.extend(arguments());
             }
             // y = f(x) in each of the 8 rows and 4 columns of a thread.
             x.resize(x.len().next_multiple_of(16), 0.0);
@@ -194,6 +204,15 @@ fn normalizations_agree_on_any_numbers() {
             let (dx, x) = (dy.view_mut(), normed.view_mut());
             bench.kernels.normalized_gradient(&bench.stream, params, &dx, &x, &inv_stds.view()).unwrap();
             [&dy, &normed].into_iter().for_each(|floats| bench.digest.floats(&bench.stream, floats));
+        }
+        // Gains of 0 leave the offsets to the activation.
+        let offsets: Vec<f32> = arguments().chain((0..200).map(|_| bench.any())).collect();
+        let n = offsets.len();
+        let (gains, offsets, numbers) = (bench.zeros(n), bench.upload(&offsets), bench.numbers(n, false));
+        for activation in [Activation::None, Activation::Tanh, Activation::Relu, Activation::Elu] {
+            let (mut z, params) = (bench.upload(&numbers), NormParams { gains: gains.view(), offsets: offsets.view() });
+            bench.kernels.normalize_sums(&bench.stream, params, activation, &z.view_mut(), None).unwrap();
+            bench.digest.floats(&bench.stream, &z);
         }
         bench.digest
     });
