@@ -254,7 +254,7 @@ impl PackedNorm {
         let n = self.len();
         let share = 1.0 / n as f32;
         let gains = &packed[self.packed..][..n];
-        for row in 0..sums.panel(0).len() / PANEL {
+        for (row, inverse) in inv_stds.iter().enumerate().take(sums.panel(0).len() / PANEL) {
             let (mut lanes, mut products) = ([0.0; LANES], [0.0; LANES]);
             for (p, columns) in columns::<WHOLE>(n) {
                 let at = row * PANEL..row * PANEL + columns.len();
@@ -266,7 +266,7 @@ impl PackedNorm {
                 add(dx, &mut lanes);
                 add_products::<S>(dx, &normed.panel(p)[at], &mut products);
             }
-            let (mean, of_normed, inverse) = (total(lanes) * share, total(products) * share, inv_stds[row]);
+            let (mean, of_normed) = (total(lanes) * share, total(products) * share);
             for (p, columns) in columns::<WHOLE>(n) {
                 let at = row * PANEL..row * PANEL + columns.len();
                 let (dy, normed) = (&mut sums.panel(p)[at.clone()], &mut normed.panel(p)[at]);
