@@ -77,7 +77,7 @@ impl PanelRows for TileRows<'_> {
     }
 }
 
-/// At most [`TILE`] rows of the matrices of a normalized layer.
+/// Rows of the matrices of a normalized layer.
 pub(crate) struct NormRows<'a, P> {
     /// Sums, which become outputs.
     ///
