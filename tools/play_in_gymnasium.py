@@ -96,11 +96,18 @@ class Policy:
     def layer(self, name, x):
         return x @ self.params[f"{name}.weight"] + self.params[f"{name}.bias"]
 
+    def normalize(self, name, x):
+        """Normalizes the sums of a layer, if the policy does."""
+        if f"{name}.weight" not in self.params:
+            return x
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        return x * self.params[f"{name}.weight"] + self.params[f"{name}.bias"]
+
     def chain(self, name, x, ends):
         """Passes x through the layers of a network; the last one of a head has no activation."""
         i = 0
         while f"{name}.{i}.weight" in self.params:
-            x, i = self.layer(f"{name}.{i}", x), i + 1
+            x, i = self.normalize(f"{name}.{i}.norm", self.layer(f"{name}.{i}", x)), i + 1
             x = x if ends and f"{name}.{i}.weight" not in self.params else self.activation(x)
         return x
 

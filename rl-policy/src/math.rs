@@ -160,9 +160,11 @@ fn sin_cos(x: f32) -> [f32; 2] {
     [f32::from_bits(s.to_bits() ^ sin_sign), f32::from_bits(c.to_bits() ^ cos_sign)]
 }
 
-/// The square root of a normal positive number, rounded to nearest; 0 for 0.
+/// The square root of a normal positive number, rounded to nearest.
+///
+/// 0, infinity and NaN stay.
 pub(crate) fn sqrt(x: f32) -> f32 {
-    if x == 0.0 {
+    if x == 0.0 || !x.is_finite() {
         return x;
     }
     let bits = x.to_bits();
@@ -241,7 +243,11 @@ mod tests {
         }
         // Each significand with an even and an odd exponent, and each exponent with some.
         let significands = (1.0f32.to_bits()..4.0f32.to_bits()).map(f32::from_bits);
-        for x in significands.chain(numbers().step_by(8)).filter(|x| *x == 0.0 || x.is_normal() && *x > 0.0) {
+        for x in significands
+            .chain(numbers().step_by(8))
+            .filter(|x| *x == 0.0 || x.is_normal() && *x > 0.0 || x.is_nan())
+            .chain([f32::INFINITY])
+        {
             assert_same("sqrt", x, sqrt(x), x.sqrt());
         }
     }

@@ -1,10 +1,10 @@
-/* Square root of a normal number, rounded to nearest. */
+/* Square root of a normal positive number, rounded to nearest; 0, infinity and NaN stay. */
 static float root(float x) {
     float_bits w;
     uint64_t square, r = 0, with;
     int32_t exponent, bit;
     w.number = x;
-    if (x == 0) return x;
+    if (x == 0 || (w.bits & 0x7f800000u) == 0x7f800000u) return x;
     exponent = (int32_t)(w.bits >> 23) - 127;
     square = (uint64_t)((w.bits & 0x007fffffu) | 0x00800000u) << (23 + (exponent & 1));
     for (bit = 23; bit >= 0; bit--) {

@@ -294,14 +294,14 @@ fn networks(net: &NetConfig) -> String {
         if layers.is_empty() { "no hidden layer".into() } else { layers.join("-") }
     };
     let shared = if net.shared_trunk { " with a shared trunk" } else { "" };
-    let normed = if net.layer_norm { ", normalized" } else { "" };
+    let normed = if net.layer_norm { " with layer normalization" } else { "" };
     let critic = net.critic_hidden.as_ref().map_or_else(String::new, |critic| format!(", critic of {}", layers(critic)));
     let memory = match net.memory {
         MemoryKind::None => String::new(),
         MemoryKind::Gru => format!(", after a GRU of {}", net.memory_size),
         MemoryKind::Lstm => format!(", after an LSTM of {}", net.memory_size),
     };
-    format!("networks of {}{shared}{critic}{memory}{normed}", layers(&net.hidden))
+    format!("networks of {}{normed}{shared}{critic}{memory}", layers(&net.hidden))
 }
 
 /// Formats an evaluation as JSON.
