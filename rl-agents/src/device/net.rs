@@ -1,9 +1,10 @@
 //! Networks on a device: the layers of [`Net`](crate::kernel::net::Net).
 //!
 //! Narrow dense layers are one kernel in each direction; all others have one or two kernels for each layer and direction, and
-//! one more for normalized sums, and for SiLU and GELU. Features take the observations' place before dense layers. Outputs that
-//! no layer reads, and their gradients, are held for all samples of a minibatch. The other activations may be held for fewer
-//! samples: one forward pass, part by part, gives the loss of all samples; then each part is computed again before its gradient.
+//! one more for SiLU and GELU; a normalization has one forward and three back. Features take the observations' place before
+//! dense layers. Outputs that no layer reads, and their gradients, are held for all samples of a minibatch. The other activations
+//! may be held for fewer samples: one forward pass, part by part, gives the loss of all samples; then each part is computed
+//! again before its gradient.
 
 use std::ops::Range;
 
@@ -56,7 +57,7 @@ pub(crate) struct DeviceNet {
     slopes: Buffer<f32>,
     /// Normalized sums, and inverse standard deviations, (layers, H).
     ///
-    /// Those are at the places of the outputs, and become terms of the gradient of the gains.
+    /// The sums are at the places of the outputs. On the way back they become terms of the gains' gradient.
     /// Empty without normalization, or to act with.
     normed: [Buffer<f32>; 2],
     deltas: Buffer<f32>,

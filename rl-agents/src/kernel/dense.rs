@@ -257,7 +257,7 @@ impl Dense {
 
     /// Computes a tile's gradients of biases, gains or offsets: sums of `terms`.
     ///
-    /// They are at `at` in `grads`. `init` says whether they replace the slice's or are added.
+    /// `at` is their offset in `grads`. `init` says whether they replace the slice's or are added.
     #[inline(always)]
     pub(crate) fn sum_grads(&self, at: usize, terms: Rows<'_>, init: Init<'_>, grads: &mut [f32]) {
         for p in 0..panels(self.n_out) {

@@ -313,7 +313,7 @@ mod tests {
         let obs: Vec<f32> = (0..2 * n * d).map(|_| rng.normal()).collect();
         let space = Space::vector(&vec![-1.0; d], &vec![1.0; d]);
         for (hidden, wide) in [(vec![17], false), (vec![300, 400], true)] {
-            let net = NetConfig { hidden, activation: Activation::Silu, ..NetConfig::default() };
+            let net = NetConfig { hidden, activation: Activation::Silu, layer_norm: true, ..NetConfig::default() };
             let policy = ActorCritic::new(&space, &ActionSpace::Discrete { n: 3, masked: false }, &net, 7).unwrap();
             let ((actor, critic), kernel) = (policy.chains(), policy.network().kernel().unwrap());
             let (loss, pool) = (Squares { heads: [(actor, 3), (critic, 1)] }, Pool::new(2).unwrap());

@@ -248,7 +248,7 @@ impl Layered {
                 dispatch(isa, Forward { net, packed, input, unit });
             });
             let mut all = norm_units(net, depth, n, height, [&mut *outputs, normed, slopes], inv_stds);
-            threads.each(Stage::Forward, &mut all, &|unit| dispatch(isa, NormForward { net, packed, unit }));
+            threads.each(Stage::Forward, &mut all, &|unit| dispatch(isa, Normalize { net, packed, back: false, unit }));
         }
     }
 
@@ -305,7 +305,7 @@ impl Layered {
                 dispatch(isa, Backward { net, packed, readers: &readers, kept, unit });
             });
             let mut all = norm_units(net, depth, n, height, [&mut *deltas, normed, terms], inv_stds);
-            threads.each(Stage::Backward, &mut all, &|unit| dispatch(isa, NormBackward { net, packed, unit }));
+            threads.each(Stage::Backward, &mut all, &|unit| dispatch(isa, Normalize { net, packed, back: true, unit }));
         }
     }
 
@@ -445,41 +445,26 @@ fn norm_units<'a>(
     all
 }
 
-/// A unit on its way forward.
-struct NormForward<'a, 'b> {
+/// Rows on their way through a normalization, forward or back.
+struct Normalize<'a, 'b> {
     net: &'a Net,
     packed: &'a [f32],
+    back: bool,
     unit: &'a mut NormUnit<'b>,
 }
 
-impl Work for NormForward<'_, '_> {
+impl Work for Normalize<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Set>(self) {
-        let Self { net, packed, unit: NormUnit { layer, matrices: [sums, normed, slopes], inv_stds } } = self;
-        if let (Some(norm), Some(activation)) = (&net.layers[*layer].norm, net.places[*layer].activation) {
-            norm.forward::<S, _>(packed, NormRows { sums, normed, inv_stds }, activation, slopes);
-        }
-    }
-}
-
-/// A unit on its way back.
-struct NormBackward<'a, 'b> {
-    net: &'a Net,
-    packed: &'a [f32],
-    unit: &'a mut NormUnit<'b>,
-}
-
-impl Work for NormBackward<'_, '_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Set>(self) {
-        let Self { net, packed, unit: NormUnit { layer, matrices: [sums, normed, terms], inv_stds } } = self;
-        if let Some(norm) = &net.layers[*layer].norm {
-            terms.iter_mut().zip(&*sums).for_each(|(to, from)| to.copy_from_slice(from));
+        let Self { net, packed, back, unit: NormUnit { layer, matrices: [sums, normed, other], inv_stds } } = self;
+        let (Some(norm), Some(activation)) = (&net.layers[*layer].norm, net.places[*layer].activation) else { return };
+        if back {
+            other.iter_mut().zip(&*sums).for_each(|(terms, from)| terms.copy_from_slice(from));
             norm.backward::<S, _>(packed, NormRows { sums, normed, inv_stds });
+        } else {
+            norm.forward::<S, _>(packed, NormRows { sums, normed, inv_stds }, activation, other);
         }
     }
 }

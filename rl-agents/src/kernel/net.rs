@@ -209,8 +209,8 @@ impl Net {
         let input_grads = if self.convolves() || self.memory.is_some() { TILE * columns(self.n_in) } else { 0 };
         let features = input_grads + if self.convolves() { of_memory } else { 0 };
         let slopes: usize = (0..self.layers.len()).filter(|&l| self.keeps_slopes(l)).map(|l| columns(self.layers[l].n_out)).sum();
-        let normed: usize = self.layers.iter().filter(|layer| layer.norm.is_some()).map(|layer| columns(layer.n_out)).sum();
-        let inv_stds = self.layers.iter().filter(|layer| layer.norm.is_some()).count();
+        let norms = self.layers.iter().filter(|layer| layer.norm.is_some());
+        let (inv_stds, normed) = (norms.clone().count(), norms.map(|layer| columns(layer.n_out)).sum::<usize>());
         let kept = slopes + normed + inv_stds;
         let gradients = TILE * (columns(self.widest()) * (self.chains.len() + 1) + kept) + features + self.grad_len;
         Lens {

@@ -81,7 +81,7 @@ impl PanelRows for TileRows<'_> {
 pub(crate) struct NormRows<'a, P> {
     /// Sums, which become outputs.
     ///
-    /// On the way back gradients before the activation, which become those of the sums.
+    /// On the way back: the gradient before the activation, which becomes the gradient of the sums.
     pub(crate) sums: P,
     /// Normalized sums, before gain and offset; empty if nothing goes back.
     ///
@@ -235,7 +235,7 @@ impl PackedNorm {
         }
     }
 
-    /// Replaces gradients after gain and offset by those of the sums.
+    /// Replaces the gradient after gain and offset by the gradient of the sums.
     #[inline(always)]
     pub(crate) fn backward<S: Set, P: PanelRows>(&self, packed: &[f32], rows: NormRows<'_, P>) {
         if self.len().is_multiple_of(PANEL) {

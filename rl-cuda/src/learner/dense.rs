@@ -161,7 +161,7 @@ impl LearnerKernels {
 
     /// Writes partial gradients of N parameters, whose terms are `terms`, (n, N).
     ///
-    /// They are summed as those of biases. `partial` begins with the first of them.
+    /// The order of the sum is that of a bias's gradient. `partial` begins with the first parameter.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
@@ -211,10 +211,9 @@ impl LearnerKernels {
         unsafe { self.layer_norm[0].launch(stream, m.next_multiple_of(NORM_ROWS) as u64 * NORM_LANES, BLOCK, args) }
     }
 
-    /// Replaces gradients `dy`, (m, N), by those of the sums before a normalization.
+    /// Replaces the gradient `dy`, (m, N), by the gradient of the sums.
     ///
-    /// They are those of the normalized sums after gains and offsets. The normalized numbers become the terms of the
-    /// gradient of the gains.
+    /// `dy` is the gradient after gains and offsets. The normalized numbers become the terms of the gains' gradient.
     ///
     /// # Errors
     /// [`Error::Length`] or [`Error::Launch`].
