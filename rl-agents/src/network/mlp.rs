@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use crate::Precision;
 use crate::network::activation::Activation;
 use crate::network::layer_norm::LayerNorm;
-use crate::network::params::{Layout, orthogonal};
+use crate::network::params::{Initialization, Layout};
 
 /// A linear layer, `x W + b`, as ranges of the parameter vector.
 ///
@@ -28,6 +28,11 @@ impl Linear {
     pub(crate) fn new(layout: &mut Layout, name: &str, n_in: usize, n_out: usize) -> Self {
         let weight = layout.push(format!("{name}.weight"), &[n_in, n_out]);
         Self { weight, bias: layout.push(format!("{name}.bias"), &[n_out]), n_in, n_out, norm: None }
+    }
+
+    /// Range of weight and bias.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.weight.start..self.bias.end
     }
 
     /// Computes outputs (B, out) of inputs (B, in) with candle operations.
@@ -84,15 +89,14 @@ impl Mlp {
         self.trunk
     }
 
-    /// Draws orthogonal weights, and sets biases to zero.
+    /// Draws weights and biases.
     ///
-    /// The gain is sqrt(2), in the last layer `last_gain`. `first_index` is the index of the first layer among all layers drawn
-    /// from one seed.
-    pub(crate) fn init(&self, params: &mut [f32], last_gain: f32, seed: u64, first_index: u32) {
+    /// The gain of orthogonal weights is sqrt(2), in the last layer `last_gain`. `first_index` is the index of the first layer
+    /// among all layers drawn from one seed.
+    pub(crate) fn init(&self, params: &mut [f32], last_gain: f32, init: Initialization, first_index: u32) {
         for ((i, layer), index) in self.layers.iter().enumerate().zip(first_index..) {
             let gain = if i + 1 == self.layers.len() { last_gain } else { std::f32::consts::SQRT_2 };
-            orthogonal(&mut params[layer.weight.clone()], layer.n_in, layer.n_out, gain, seed, index);
-            params[layer.bias.clone()].fill(0.0);
+            init.layer(&mut params[layer.range()], [layer.n_in, layer.n_out], layer.n_in, gain, index);
             layer.norm.iter().for_each(|norm| norm.init(params));
         }
     }

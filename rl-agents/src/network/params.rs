@@ -67,7 +67,7 @@ const SLICE: usize = 96;
 pub fn orthogonal(weight: &mut [f32], rows: usize, columns: usize, gain: f32, seed: u64, index: u32) {
     assert_eq!(weight.len(), rows * columns, "weight is (rows, columns)");
     let n_threads = if rows.min(columns) > FIRST { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
-    let mut normals = Normals::new(seed, index, STREAM);
+    let mut normals = Numbers::new(seed, index, STREAM);
     let pool = Pool::new(n_threads).unwrap_or_default();
     let basis = orthonormal(rows.min(columns), rows.max(columns), &mut normals, &pool);
     if rows < columns {
@@ -92,13 +92,39 @@ pub(crate) fn init_bytes(shape: &[usize]) -> u64 {
     8 * (count * len + 2 * len * BLOCK as u64 + count * BLOCK as u64 + FIRST as u64)
 }
 
-/// Normal numbers of a stream of random words before it repeats.
+/// First parameters of a network's layers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Initialization {
+    /// True if weights are orthogonal and biases 0; false if both are uniform.
+    pub(crate) ortho: bool,
+    pub(crate) seed: u64,
+}
+
+impl Initialization {
+    /// Draws a layer's weight, (rows, columns), and the bias that follows it in `params`.
+    ///
+    /// `gain` is that of orthogonal weights. Uniform numbers lie within 1 / sqrt(`n_in`), as PyTorch draws them. `index`
+    /// distinguishes layers.
+    pub(crate) fn layer(self, params: &mut [f32], [rows, columns]: [usize; 2], n_in: usize, gain: f32, index: u32) {
+        if self.ortho {
+            let (weight, bias) = params.split_at_mut(rows * columns);
+            orthogonal(weight, rows, columns, gain, self.seed, index);
+            bias.fill(0.0);
+        } else {
+            let mut numbers = Numbers::new(self.seed, index, STREAM);
+            let bound = (n_in as f32).sqrt().recip();
+            params.iter_mut().for_each(|x| *x = numbers.next().uniform_in(-bound, bound));
+        }
+    }
+}
+
+/// Numbers of a stream of random words before it repeats.
 const STREAM: usize = 1 << 25;
 
-/// Normal numbers that do not repeat.
+/// Random numbers that do not repeat.
 ///
 /// A stream that ends is followed by that of the next counter step.
-struct Normals {
+struct Numbers {
     seed: u64,
     index: u32,
     step: u64,
@@ -108,18 +134,23 @@ struct Normals {
     left: usize,
 }
 
-impl Normals {
+impl Numbers {
     fn new(seed: u64, index: u32, len: usize) -> Self {
         Self { seed, index, step: 0, rng: Rng::new(seed, index, 0, Purpose::Init), len, left: len }
     }
 
-    fn next(&mut self) -> f64 {
+    /// Returns the stream of the next number.
+    fn next(&mut self) -> &mut Rng {
         if self.left == 0 {
             self.step += 1;
             (self.rng, self.left) = (Rng::new(self.seed, self.index, self.step, Purpose::Init), self.len);
         }
         self.left -= 1;
-        self.rng.normal().into()
+        &mut self.rng
+    }
+
+    fn normal(&mut self) -> f64 {
+        self.next().normal().into()
     }
 }
 
@@ -127,8 +158,8 @@ impl Normals {
 ///
 /// The result is (count, len). The vectors of a block are first projected against all earlier blocks, by matrix products, then
 /// against each other, one by one. Everything is done twice: once is not enough in finite precision.
-fn orthonormal(count: usize, len: usize, normals: &mut Normals, pool: &Pool) -> Vec<f64> {
-    let mut draw = || (0..len).map(|_| normals.next()).collect::<Vec<f64>>();
+fn orthonormal(count: usize, len: usize, normals: &mut Numbers, pool: &Pool) -> Vec<f64> {
+    let mut draw = || (0..len).map(|_| normals.normal()).collect::<Vec<f64>>();
     let mut basis: Vec<f64> = Vec::with_capacity(count * len);
     while basis.len() < count * len {
         let begin = basis.len();
@@ -318,7 +349,7 @@ mod tests {
     #[test]
     fn up_to_256_vectors_have_the_bits_of_the_method_without_blocks() {
         for (count, len) in [(1, 1), (31, 33), (65, 300), (256, 257)] {
-            let found = orthonormal(count, len, &mut Normals::new(3, 1, STREAM), &Pool::default());
+            let found = orthonormal(count, len, &mut Numbers::new(3, 1, STREAM), &Pool::default());
             assert!(found == one_by_one(count, len, 3, 1), "{count} vectors of {len}");
         }
     }
@@ -327,7 +358,7 @@ mod tests {
     fn blocks_are_what_the_method_without_blocks_gives_but_for_rounding() {
         for (count, len) in [(257, 300), (321, 321), (389, 401)] {
             let (found, expected) =
-                (orthonormal(count, len, &mut Normals::new(3, 1, STREAM), &Pool::new(2).unwrap()), one_by_one(count, len, 3, 1));
+                (orthonormal(count, len, &mut Numbers::new(3, 1, STREAM), &Pool::new(2).unwrap()), one_by_one(count, len, 3, 1));
             assert_eq!(found.len(), count * len);
             let distance = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
             assert!(distance < 1e-9, "{count} vectors of {len}: {distance}");
@@ -336,7 +367,7 @@ mod tests {
 
     #[test]
     fn blocks_have_the_same_bits_for_any_number_of_threads() {
-        let of = |n_threads| orthonormal(330, 335, &mut Normals::new(3, 1, STREAM), &Pool::new(n_threads).unwrap());
+        let of = |n_threads| orthonormal(330, 335, &mut Numbers::new(3, 1, STREAM), &Pool::new(n_threads).unwrap());
         let expected = of(1);
         [2, 3].into_iter().for_each(|n_threads| assert!(of(n_threads) == expected, "{n_threads} threads"));
     }
@@ -345,7 +376,7 @@ mod tests {
     fn more_vectors_than_a_stream_of_random_numbers_has_are_orthonormal() {
         // With one stream that repeats, vector 32 would be vector 0, and no replacement another.
         for (count, len) in [(40, 64), (300, 320), (3, 5000)] {
-            let found = orthonormal(count, len, &mut Normals::new(3, 1, 2048), &Pool::default());
+            let found = orthonormal(count, len, &mut Numbers::new(3, 1, 2048), &Pool::default());
             for (i, a) in found.chunks(len).enumerate() {
                 for (j, b) in found.chunks(len).enumerate() {
                     let dot: f64 = a.iter().zip(b).map(|(a, b)| a * b).sum();

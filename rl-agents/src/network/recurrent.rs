@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Precision;
 use crate::network::mlp::Linear;
-use crate::network::params::{Layout, orthogonal};
+use crate::network::params::{Initialization, Layout};
 
 /// Memory of a policy from step to step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,18 +87,16 @@ impl Cell {
         self.kind.n_vectors() * self.size
     }
 
-    /// Draws orthogonal weights with gain 1, and sets the biases.
+    /// Draws weights and biases, and adds `forget_bias` to that of the inputs in the gate that keeps the state.
     ///
-    /// Biases are 0; those of the inputs are `forget_bias` in the gate that keeps the state.
-    ///
-    /// `first_index` is the index of the first layer among all layers drawn from one seed.
-    pub(crate) fn init(&self, params: &mut [f32], seed: u64, first_index: u32) {
+    /// Orthogonal weights have gain 1; uniform numbers lie within 1 / sqrt(H). `first_index` is the index of the first layer
+    /// among all layers drawn from one seed.
+    pub(crate) fn init(&self, params: &mut [f32], init: Initialization, first_index: u32) {
         for (layer, index) in self.layers().zip(first_index..) {
-            orthogonal(&mut params[layer.weight.clone()], layer.n_in, layer.n_out, 1.0, seed, index);
-            params[layer.bias.clone()].fill(0.0);
+            init.layer(&mut params[layer.range()], [layer.n_in, layer.n_out], self.size, 1.0, index);
         }
         // The second gate is z or f.
-        params[self.inputs[1].bias.clone()].fill(self.forget_bias);
+        params[self.inputs[1].bias.clone()].iter_mut().for_each(|bias| *bias += self.forget_bias);
     }
 
     /// Computes each gate's sum of the inputs `x` (B, F), (B, H).
@@ -202,7 +200,7 @@ pub(crate) struct TensorSequences {
 #[cfg(test)]
 mod tests {
     use super::{Cell, MemoryKind};
-    use crate::network::params::Layout;
+    use crate::network::params::{Initialization, Layout};
 
     #[test]
     fn the_gate_that_keeps_the_state_begins_with_its_bias_and_the_others_with_0() {
@@ -210,7 +208,7 @@ mod tests {
             let mut layout = Layout::default();
             let cell = Cell::new(&mut layout, "m", kind, 3, 4, 0.5);
             let mut params = vec![7.0; layout.len()];
-            cell.init(&mut params, 1, 0);
+            cell.init(&mut params, Initialization { ortho: true, seed: 1 }, 0);
             for tensor in layout.tensors().iter().filter(|tensor| tensor.name.ends_with("bias")) {
                 let expected = if tensor.name == keeps { 0.5 } else { 0.0 };
                 assert!(params[tensor.range.clone()].iter().all(|bias| *bias == expected), "{}", tensor.name);

@@ -21,7 +21,7 @@ use crate::kernel::tile::Workspace;
 use crate::network::activation::Activation;
 use crate::network::mlp::{Hidden, Linear, Mlp};
 use crate::network::normalize::{Moments, Normalizer};
-use crate::network::params::Layout;
+use crate::network::params::{Initialization, Layout};
 use crate::network::precision::candle_device;
 use crate::network::recurrent::{Cell, Cells, MemoryKind, TensorSequences};
 use crate::probe::Threads;
@@ -90,6 +90,11 @@ crate::settings! {
         /// Losses are scaled for f16.
         #[serde(default)]
         precision: Precision = Precision::F32, Kind::Choice(&["f32", "bf16", "f16"]), resumable;
+        /// Draws orthogonal weights at the start, and biases of 0; false: uniform ones.
+        ///
+        /// Uniform weights and biases lie within 1 / sqrt(inputs), as PyTorch draws them.
+        #[serde(default = "NetConfig::ortho_init")]
+        ortho_init: bool = true, Kind::Bool;
         /// Initial logarithm of the standard deviations of continuous actions.
         log_std_init: f32 = 0.0, Kind::Float(-20.0, 20.0);
         /// Normalizes observations by their running mean and variance.
@@ -147,6 +152,8 @@ pub(crate) struct NetworkShape {
     pub(crate) cells: Cells,
     trunk: Option<Mlp>,
     heads: Vec<Mlp>,
+    /// True if first weights are orthogonal.
+    ortho_init: bool,
 }
 
 impl NetworkShape {
@@ -176,7 +183,7 @@ impl NetworkShape {
             None => mlp(name, &[&[n_in], hidden, &[n_out]], false),
         };
         let heads = heads.iter().map(head).collect();
-        Ok(Self { layout, encoder, cells, trunk, heads })
+        Ok(Self { layout, encoder, cells, trunk, heads, ortho_init: net.ortho_init })
     }
 
     /// Hidden layers that all heads share, if there are any.
@@ -244,21 +251,22 @@ impl Network {
         }
     }
 
-    /// Draws orthogonal weights; biases are 0.
+    /// Draws weights and biases.
     ///
-    /// The gain is sqrt(2) in hidden layers and that of `gains` in the last layer of each head.
+    /// The gain of orthogonal weights is sqrt(2) in hidden layers and that of `gains` in the last layer of each head.
     pub(crate) fn init(&mut self, gains: &[f32], seed: u64) {
         let Self { shape, params, .. } = self;
-        let NetworkShape { encoder, cells, trunk, heads, .. } = &**shape;
-        encoder.init(params, seed);
+        let NetworkShape { encoder, cells, trunk, heads, ortho_init, .. } = &**shape;
+        let init = Initialization { ortho: *ortho_init, seed };
+        encoder.init(params, init);
         let mut index = encoder.n_layers();
         for cell in &cells.0 {
-            cell.init(params, seed, index);
+            cell.init(params, init, index);
             index += cell.layers().count() as u32;
         }
         let trunk = trunk.iter().map(|mlp| (mlp, std::f32::consts::SQRT_2));
         for (mlp, gain) in trunk.chain(heads.iter().zip(gains.iter().copied())) {
-            mlp.init(params, gain, seed, index);
+            mlp.init(params, gain, init, index);
             index += mlp.n_layers();
         }
         self.pack(Threads::of(&Pool::default()));

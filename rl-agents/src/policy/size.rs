@@ -77,7 +77,8 @@ impl NetworkShape {
         let (Self { layout, encoder, cells, .. }, mlps) = (self, self.mlps());
         let bytes = |numbers: usize| 4 * numbers as u64;
         let params = bytes(layout.len());
-        let init = layout.tensors().iter().map(|tensor| init_bytes(&tensor.shape)).max().unwrap_or(0);
+        let orthogonal = layout.tensors().iter().filter(|_| net.ortho_init);
+        let init = orthogonal.map(|tensor| init_bytes(&tensor.shape)).max().unwrap_or(0);
         let columns = bytes(2 * n_actions * TILE);
         let size =
             NetSize { params, policy: params, acting: columns, init, state: bytes(cells.state_len()), ..NetSize::default() };

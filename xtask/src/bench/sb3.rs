@@ -35,32 +35,67 @@ struct Case {
     seeds: u64,
     /// Our settings that are Stable-Baselines3's, where our preset has others.
     settings: &'static [&'static str],
+    /// True if ours begin with uniform weights, as theirs of SAC and TD3 do, and not with orthogonal ones.
+    uniform: bool,
 }
 
-const PPO: &str = "--threads 2 --set ppo.n_steps=256 --set ppo.batch_size=64 --set ppo.n_epochs=10";
+/// PPO in eight environments, and SAC and TD3 in one.
+const PPO: Case = Case {
+    algo: "ppo",
+    env: "LunarLander-v3",
+    n_envs: 8,
+    steps: 500_000,
+    seeds: 8,
+    settings: &["--threads 2 --set ppo.n_steps=256 --set ppo.batch_size=64 --set ppo.n_epochs=10"],
+    uniform: false,
+};
+const SAC: Case = Case {
+    algo: "sac",
+    n_envs: 1,
+    steps: 30_000,
+    seeds: 5,
+    settings: &[
+        "--threads 1 --set hidden=[256,256] --set activation=relu --set sac.learning_starts=1000 --set sac.learning_rate=3e-4 \
+                 --set sac.tau=0.005 --set sac.buffer_size=1000000",
+    ],
+    ..PPO
+};
+const TD3: Case = Case {
+    algo: "td3",
+    settings: &[
+        "--threads 1 --set hidden=[400,300] --set activation=relu --set td3.learning_starts=1000 --set td3.learning_rate=1e-3 \
+                 --set td3.gamma=0.99 --set td3.buffer_size=1000000",
+    ],
+    ..SAC
+};
 const OWN_RATE: &str = "--set normalize_obs=false --set ppo.normalize_reward=false --set ppo.learning_rate=3e-4";
 const OWN_DISCOUNT: &str = "--set ppo.gamma=0.99 --set ppo.gae_lambda=0.95 --set ppo.ent_coef=0";
-const SAC: &str = "--threads 1 --set hidden=[256,256] --set activation=relu --set sac.learning_starts=1000 --set sac.learning_rate=3e-4 \
-                   --set sac.tau=0.005 --set sac.buffer_size=1000000";
-const TD3: &str = "--threads 1 --set hidden=[400,300] --set activation=relu --set td3.learning_starts=1000 --set td3.learning_rate=1e-3 \
-                   --set td3.gamma=0.99 --set td3.buffer_size=1000000";
 
 /// Cases of PPO.
 const ON_POLICY: [Case; 3] = [
-    Case { algo: "ppo", env: "LunarLander-v3", n_envs: 8, steps: 500_000, seeds: 8, settings: &[PPO, OWN_DISCOUNT] },
-    Case { algo: "ppo", env: "CartPole-v1", n_envs: 8, steps: 500_000, seeds: 3, settings: &[PPO] },
-    Case { algo: "ppo", env: "HalfCheetah-v5", n_envs: 8, steps: 300_000, seeds: 24, settings: &[PPO, OWN_RATE] },
+    Case { settings: &[PPO.settings[0], OWN_DISCOUNT], ..PPO },
+    Case { env: "CartPole-v1", seeds: 3, ..PPO },
+    Case { env: "HalfCheetah-v5", steps: 300_000, seeds: 24, settings: &[PPO.settings[0], OWN_RATE], ..PPO },
 ];
+const LUNAR_LANDER: &str = "LunarLanderContinuous-v3";
 /// Cases of SAC and TD3.
-const CONTINUOUS: [Case; 8] = [
-    Case { algo: "sac", env: "HalfCheetah-v5", n_envs: 1, steps: 30_000, seeds: 10, settings: &[SAC] },
-    Case { algo: "sac", env: "Hopper-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[SAC] },
-    Case { algo: "sac", env: "Walker2d-v5", n_envs: 1, steps: 30_000, seeds: 20, settings: &[SAC] },
-    Case { algo: "td3", env: "HalfCheetah-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[TD3] },
-    Case { algo: "td3", env: "Hopper-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[TD3] },
-    Case { algo: "td3", env: "Walker2d-v5", n_envs: 1, steps: 30_000, seeds: 5, settings: &[TD3] },
-    Case { algo: "sac", env: "LunarLanderContinuous-v3", n_envs: 1, steps: 30_000, seeds: 10, settings: &[SAC] },
-    Case { algo: "td3", env: "LunarLanderContinuous-v3", n_envs: 1, steps: 30_000, seeds: 20, settings: &[TD3] },
+const CONTINUOUS: [Case; 16] = [
+    Case { env: "HalfCheetah-v5", seeds: 10, ..SAC },
+    Case { env: "Hopper-v5", ..SAC },
+    Case { env: "Walker2d-v5", seeds: 20, ..SAC },
+    Case { env: LUNAR_LANDER, seeds: 10, ..SAC },
+    Case { env: "HalfCheetah-v5", ..TD3 },
+    Case { env: "Hopper-v5", ..TD3 },
+    Case { env: "Walker2d-v5", ..TD3 },
+    Case { env: LUNAR_LANDER, seeds: 20, ..TD3 },
+    Case { env: LUNAR_LANDER, seeds: 20, uniform: true, ..TD3 },
+    Case { env: "HalfCheetah-v5", uniform: true, ..SAC },
+    Case { env: "Hopper-v5", uniform: true, ..SAC },
+    Case { env: "Walker2d-v5", uniform: true, ..SAC },
+    Case { env: LUNAR_LANDER, uniform: true, ..SAC },
+    Case { env: "HalfCheetah-v5", uniform: true, ..TD3 },
+    Case { env: "Hopper-v5", uniform: true, ..TD3 },
+    Case { env: "Walker2d-v5", uniform: true, ..TD3 },
 ];
 /// Their vector environments and numbers of threads; the fastest is compared.
 const WAYS: [(&str, &str); 4] = [("dummy", "1"), ("dummy", "2"), ("subproc", "1"), ("subproc", "2")];
@@ -73,8 +108,8 @@ const ROUNDS: u64 = 3;
 ///
 /// Environment i of a run has its seed + i.
 pub(super) const SEED_STRIDE: u64 = 1000;
-/// Names of both in the journal of the returns.
-const WHO: [&str; 2] = ["ours", "theirs"];
+/// Their name in the journal of the returns.
+const THEIRS: &str = "theirs";
 /// Greedy episodes after training.
 const EPISODES: &str = "100";
 
@@ -191,7 +226,8 @@ impl Peers<'_> {
         let (before, machine) = (read(path)?, machine(self.root));
         let open = (0..cases.iter().map(|case| case.seeds).max().unwrap_or(0))
             .flat_map(|k| cases.iter().filter(move |case| k < case.seeds).map(move |case| (*case, k * SEED_STRIDE)))
-            .flat_map(|(case, seed)| WHO.map(|who| (case, who, seed)))
+            .flat_map(|(case, seed)| [case.ours(), THEIRS].map(|who| (case, who, seed)))
+            .filter(|(case, who, _)| *who != THEIRS || !case.uniform) // another case has theirs
             .filter(|(case, who, seed)| case.return_of(&before, who, *seed).is_none());
         let jobs = Mutex::new(open);
         let journal = Mutex::new(before.clone());
@@ -199,8 +235,8 @@ impl Peers<'_> {
             let next = || jobs.lock().ok()?.next();
             while let Some((case, who, seed)) = next() {
                 let (_, mean) = match who {
-                    "ours" => self.ours(case, seed, Some(EPISODES))?,
-                    _ => self.theirs(case, WAYS[0], seed, EPISODES)?,
+                    THEIRS => self.theirs(case, WAYS[0], seed, EPISODES)?,
+                    _ => self.ours(case, seed, Some(EPISODES))?,
                 };
                 let Case { algo, env, steps, .. } = case;
                 let mean = mean.context("return_mean")?;
@@ -237,8 +273,8 @@ impl Peers<'_> {
 
     /// Returns env steps per second and, after `episodes` episodes, their mean return.
     fn ours(self, case: Case, seed: u64, episodes: Option<&str>) -> Result<(f64, Option<f64>)> {
-        let Case { algo, env, n_envs, steps, settings, .. } = case;
-        let dir = self.root.join(format!("target/sb3-runs/{env}-{algo}-{seed}"));
+        let Case { algo, env, n_envs, steps, settings, uniform, .. } = case;
+        let dir = self.root.join(format!("target/sb3-runs/{env}-{algo}-{uniform}-{seed}"));
         let _ = fs::remove_dir_all(&dir);
         let program = || {
             let mut command = Command::new(self.root.join("target/release/rl"));
@@ -248,6 +284,7 @@ impl Peers<'_> {
         let mut command = program();
         command.args(TRAIN.split(' ')).arg(format!("gym:{env}")).args(["--algo", algo, "--envs", &n_envs.to_string()]);
         command.args(settings.iter().flat_map(|settings| settings.split_whitespace()));
+        command.args(uniform.then_some(["--set", "ortho_init=false"]).into_iter().flatten());
         command.args(["--steps", &steps.to_string(), "--seed", &seed.to_string(), "--run-dir"]).arg(&dir);
         let rate = figure(&last_line(&mut command)?, "env_steps_per_s")?;
         let Some(episodes) = episodes else { return Ok((rate, None)) };
@@ -265,10 +302,16 @@ fn read(path: &Path) -> Result<Vec<Value>> {
 }
 
 impl Case {
+    /// Our name in the journal of the returns.
+    fn ours(&self) -> &'static str {
+        if self.uniform { "ours, uniform" } else { "ours" }
+    }
+
     /// Returns the record's row, once both have been trained twice.
     fn row(&self, journal: &[Value]) -> Option<String> {
-        let Self { algo, env, steps, seeds, .. } = *self;
-        let returns = WHO.map(|who| (0..seeds).filter_map(|k| self.return_of(journal, who, k * SEED_STRIDE)).collect::<Vec<_>>());
+        let Self { algo, env, steps, seeds, uniform, .. } = *self;
+        let returns = [self.ours(), THEIRS]
+            .map(|who| (0..seeds).filter_map(|k| self.return_of(journal, who, k * SEED_STRIDE)).collect::<Vec<_>>());
         if returns.iter().any(|returns| returns.len() < 2) {
             return None;
         }
@@ -279,8 +322,8 @@ impl Case {
         let [ours, theirs] = returns.map(|returns| mean_and_error(&returns));
         let difference = with_error((ours.0 - theirs.0, ours.1.hypot(theirs.1)));
         let [ours, theirs] = [ours, theirs].map(with_error);
-        let algo = algo.to_uppercase();
-        Some(format!("| {algo} | {env} | {steps} | {trained} | {ours} | {theirs} | {difference} |\n"))
+        let (algo, settings) = (algo.to_uppercase(), if uniform { ", uniform" } else { "" });
+        Some(format!("| {algo}{settings} | {env} | {steps} | {trained} | {ours} | {theirs} | {difference} |\n"))
     }
 
     /// Returns the return of a training in the journal.

@@ -22,7 +22,7 @@ use crate::kernel::gemm::{
 };
 use crate::kernel::samples::{Samples, TILE};
 use crate::network::activation::Activation;
-use crate::network::params::{Layout, orthogonal};
+use crate::network::params::{Initialization, Layout};
 use crate::{Error, Precision};
 
 /// Numbers (observations and outputs) that pass through the layers at a time.
@@ -159,14 +159,13 @@ impl Conv {
         self.layers.iter().map(|layer| layer.n_positions() * layer.weight.len())
     }
 
-    /// Draws orthogonal weights with gain sqrt(2) and zero biases.
+    /// Draws weights, orthogonal ones with gain sqrt(2), and biases.
     ///
     /// `first_index` is the index of the first layer among all layers drawn from one seed.
-    pub(crate) fn init(&self, params: &mut [f32], seed: u64, first_index: u32) {
+    pub(crate) fn init(&self, params: &mut [f32], init: Initialization, first_index: u32) {
         for (layer, index) in self.layers.iter().zip(first_index..) {
-            let gain = std::f32::consts::SQRT_2;
-            orthogonal(&mut params[layer.weight.clone()], layer.n_out, layer.n_terms(), gain, seed, index);
-            params[layer.bias.clone()].fill(0.0);
+            let (range, n_terms) = (layer.weight.start..layer.bias.end, layer.n_terms());
+            init.layer(&mut params[range], [layer.n_out, n_terms], n_terms, std::f32::consts::SQRT_2, index);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::kernel::encoder::conv::{Conv, ConvShape, ConvStage, ConvWorkspace, Pi
 use crate::kernel::gemm::write_row;
 use crate::kernel::samples::{Samples, TILE};
 use crate::network::activation::Activation;
-use crate::network::params::Layout;
+use crate::network::params::{Initialization, Layout};
 use crate::{Error, Precision};
 
 /// Elements of an observation that follow each other, and have one encoder.
@@ -145,11 +145,11 @@ impl Encoder {
         [self.convs().flat_map(Conv::products).sum(), self.convs().filter_map(|conv| conv.products().next()).sum()]
     }
 
-    /// Draws the weights of the convolutions, and sets biases to zero.
-    pub(crate) fn init(&self, params: &mut [f32], seed: u64) {
+    /// Draws weights and biases of the convolutions.
+    pub(crate) fn init(&self, params: &mut [f32], init: Initialization) {
         let mut index = 0;
         for conv in self.convs() {
-            conv.init(params, seed, index);
+            conv.init(params, init, index);
             index += conv.layers().len() as u32;
         }
     }
