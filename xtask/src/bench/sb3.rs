@@ -221,11 +221,12 @@ impl Peers<'_> {
 
     /// Trains over all seeds that the journal lacks, two trainings at a time.
     ///
-    /// It is at `path`. `write` receives it whenever a training has ended. A seed is trained in all cases before the next.
+    /// It is at `path`. `write` receives it whenever a training has ended.
     fn returns(self, cases: &[Case], path: &Path, write: &(dyn Fn(&[Value]) -> Result<()> + Sync)) -> Result<()> {
         let (before, machine) = (read(path)?, machine(self.root));
-        let open = (0..cases.iter().map(|case| case.seeds).max().unwrap_or(0))
-            .flat_map(|k| cases.iter().filter(move |case| k < case.seeds).map(move |case| (*case, k * SEED_STRIDE)))
+        let open = cases
+            .iter()
+            .flat_map(|case| (0..case.seeds).map(move |k| (*case, k * SEED_STRIDE)))
             .flat_map(|(case, seed)| [case.ours(), THEIRS].map(|who| (case, who, seed)))
             .filter(|(case, who, _)| *who != THEIRS || !case.uniform) // another case has theirs
             .filter(|(case, who, seed)| case.return_of(&before, who, *seed).is_none());
