@@ -4,13 +4,13 @@
 //! 2016), dueling (Wang et al., 2016), n-step (Sutton, 1988) and prioritized replay (Schaul et al., 2016).
 //!
 //! Discrete actions, with or without masks. Settings and metrics have the meanings of Stable-Baselines3: Huber loss of width 1,
-//! Adam, and uniformly random actions until `learning_starts`. Differences: initialization is orthogonal; counters are env steps,
-//! summed over environments; after each step of N environments all due updates are done, `gradient_steps` for every `train_freq`
-//! env steps beyond `learning_starts`, for any N; the target network follows every `target_update_interval` env steps, after the
-//! updates that are due then; epsilon falls in env steps, and may differ between environments, and first priorities may come from
-//! acting, as in Ape-X (Horgan et al., 2018); a resumed run whose replay memory was not saved refills it with `learning_starts`
-//! env steps of the trained policy, epsilon-greedily, before it learns again (Stable-Baselines3 learns at once from the few
-//! transitions there are).
+//! Adam, and uniformly random actions until `learning_starts`. Differences: initialization is orthogonal unless `ortho_init` is
+//! false; counters are env steps, summed over environments; after each step of N environments all due updates are done,
+//! `gradient_steps` for every `train_freq` env steps beyond `learning_starts`, for any N; the target network follows every
+//! `target_update_interval` env steps, after the updates that are due then; epsilon falls in env steps, and may differ between
+//! environments, and first priorities may come from acting, as in Ape-X (Horgan et al., 2018); a resumed run whose replay memory
+//! was not saved refills it with `learning_starts` env steps of the trained policy, epsilon-greedily, before it learns again
+//! (Stable-Baselines3 learns at once from the few transitions there are).
 //!
 //! Read `learn` first, then `loss`, then `TdHost`. `rl train cartpole --algo dqn` runs it.
 

@@ -6,8 +6,8 @@
 //! actor, the target critics. Differences: counters are env steps, summed over environments; `gradient_steps` for every
 //! `train_freq` env steps beyond `learning_starts`, for any number of environments; a resumed run whose replay memory was not
 //! saved refills it with `learning_starts` env steps of the trained policy before it learns again. The networks are those of
-//! [`NetConfig`](crate::NetConfig), with orthogonal initialization, where Stable-Baselines3 has two hidden layers of 256 with
-//! ReLU and PyTorch's uniform initialization.
+//! [`NetConfig`](crate::NetConfig), where Stable-Baselines3 has two hidden layers of 256 with ReLU and, as `ortho_init = false`,
+//! PyTorch's initialization.
 //!
 //! Read `learn` first, then `actor_and_critics.rs`, which TD3 shares. `rl train pendulum --algo sac` runs it.
 

@@ -67,9 +67,9 @@ const SLICE: usize = 96;
 pub fn orthogonal(weight: &mut [f32], rows: usize, columns: usize, gain: f32, seed: u64, index: u32) {
     assert_eq!(weight.len(), rows * columns, "weight is (rows, columns)");
     let n_threads = if rows.min(columns) > FIRST { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
-    let mut normals = Numbers::new(seed, index, STREAM);
+    let mut streams = Streams::new(seed, index, STREAM);
     let pool = Pool::new(n_threads).unwrap_or_default();
-    let basis = orthonormal(rows.min(columns), rows.max(columns), &mut normals, &pool);
+    let basis = orthonormal(rows.min(columns), rows.max(columns), &mut streams, &pool);
     if rows < columns {
         weight.iter_mut().zip(basis).for_each(|(to, x)| *to = gain * x as f32);
         return;
@@ -101,7 +101,7 @@ pub(crate) struct Initialization {
 }
 
 impl Initialization {
-    /// Draws a layer's weight, (rows, columns), and the bias that follows it in `params`.
+    /// Draws a layer's weight, (rows, columns), and the bias that follows it.
     ///
     /// `gain` is that of orthogonal weights. Uniform numbers lie within 1 / sqrt(`n_in`), as PyTorch draws them. `index`
     /// distinguishes layers.
@@ -111,9 +111,9 @@ impl Initialization {
             orthogonal(weight, rows, columns, gain, self.seed, index);
             bias.fill(0.0);
         } else {
-            let mut numbers = Numbers::new(self.seed, index, STREAM);
+            let mut streams = Streams::new(self.seed, index, STREAM);
             let bound = (n_in as f32).sqrt().recip();
-            params.iter_mut().for_each(|x| *x = numbers.next().uniform_in(-bound, bound));
+            params.iter_mut().for_each(|x| *x = streams.next().uniform_in(-bound, bound));
         }
     }
 }
@@ -124,7 +124,7 @@ const STREAM: usize = 1 << 25;
 /// Random numbers that do not repeat.
 ///
 /// A stream that ends is followed by that of the next counter step.
-struct Numbers {
+struct Streams {
     seed: u64,
     index: u32,
     step: u64,
@@ -134,7 +134,7 @@ struct Numbers {
     left: usize,
 }
 
-impl Numbers {
+impl Streams {
     fn new(seed: u64, index: u32, len: usize) -> Self {
         Self { seed, index, step: 0, rng: Rng::new(seed, index, 0, Purpose::Init), len, left: len }
     }
@@ -158,8 +158,8 @@ impl Numbers {
 ///
 /// The result is (count, len). The vectors of a block are first projected against all earlier blocks, by matrix products, then
 /// against each other, one by one. Everything is done twice: once is not enough in finite precision.
-fn orthonormal(count: usize, len: usize, normals: &mut Numbers, pool: &Pool) -> Vec<f64> {
-    let mut draw = || (0..len).map(|_| normals.normal()).collect::<Vec<f64>>();
+fn orthonormal(count: usize, len: usize, streams: &mut Streams, pool: &Pool) -> Vec<f64> {
+    let mut draw = || (0..len).map(|_| streams.normal()).collect::<Vec<f64>>();
     let mut basis: Vec<f64> = Vec::with_capacity(count * len);
     while basis.len() < count * len {
         let begin = basis.len();
@@ -347,9 +347,28 @@ mod tests {
     }
 
     #[test]
+    fn uniform_weights_and_biases_fill_the_range_of_pytorch_s() {
+        let draw = |seed, index| {
+            let mut params = vec![7.0; 40 * 30 + 30];
+            Initialization { ortho: false, seed }.layer(&mut params, [40, 30], 16, 5.0, index);
+            params
+        };
+        let params = draw(3, 1);
+        for numbers in [&params[..1200], &params[1200..]] {
+            let (n, max) = (numbers.len() as f32, numbers.iter().fold(0.0, |max: f32, x| max.max(x.abs())));
+            let (mean, square) = (numbers.iter().sum::<f32>() / n, numbers.iter().map(|x| x * x).sum::<f32>() / n);
+            assert!(max <= 0.25 && max > 0.2, "{max}");
+            // Four standard errors: the variance is 1 / (3 n_in), that of a square 4 / (45 n_in^2).
+            assert!(mean.abs() < 4.0 * (1.0 / 48.0 / n).sqrt(), "{mean}");
+            assert!((square - 1.0 / 48.0).abs() < 4.0 * (4.0 / 45.0 / 256.0 / n).sqrt(), "{square}");
+        }
+        assert!(params == draw(3, 1) && params != draw(4, 1) && params != draw(3, 2));
+    }
+
+    #[test]
     fn up_to_256_vectors_have_the_bits_of_the_method_without_blocks() {
         for (count, len) in [(1, 1), (31, 33), (65, 300), (256, 257)] {
-            let found = orthonormal(count, len, &mut Numbers::new(3, 1, STREAM), &Pool::default());
+            let found = orthonormal(count, len, &mut Streams::new(3, 1, STREAM), &Pool::default());
             assert!(found == one_by_one(count, len, 3, 1), "{count} vectors of {len}");
         }
     }
@@ -358,7 +377,7 @@ mod tests {
     fn blocks_are_what_the_method_without_blocks_gives_but_for_rounding() {
         for (count, len) in [(257, 300), (321, 321), (389, 401)] {
             let (found, expected) =
-                (orthonormal(count, len, &mut Numbers::new(3, 1, STREAM), &Pool::new(2).unwrap()), one_by_one(count, len, 3, 1));
+                (orthonormal(count, len, &mut Streams::new(3, 1, STREAM), &Pool::new(2).unwrap()), one_by_one(count, len, 3, 1));
             assert_eq!(found.len(), count * len);
             let distance = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
             assert!(distance < 1e-9, "{count} vectors of {len}: {distance}");
@@ -367,7 +386,7 @@ mod tests {
 
     #[test]
     fn blocks_have_the_same_bits_for_any_number_of_threads() {
-        let of = |n_threads| orthonormal(330, 335, &mut Numbers::new(3, 1, STREAM), &Pool::new(n_threads).unwrap());
+        let of = |n_threads| orthonormal(330, 335, &mut Streams::new(3, 1, STREAM), &Pool::new(n_threads).unwrap());
         let expected = of(1);
         [2, 3].into_iter().for_each(|n_threads| assert!(of(n_threads) == expected, "{n_threads} threads"));
     }
@@ -376,7 +395,7 @@ mod tests {
     fn more_vectors_than_a_stream_of_random_numbers_has_are_orthonormal() {
         // With one stream that repeats, vector 32 would be vector 0, and no replacement another.
         for (count, len) in [(40, 64), (300, 320), (3, 5000)] {
-            let found = orthonormal(count, len, &mut Numbers::new(3, 1, 2048), &Pool::default());
+            let found = orthonormal(count, len, &mut Streams::new(3, 1, 2048), &Pool::default());
             for (i, a) in found.chunks(len).enumerate() {
                 for (j, b) in found.chunks(len).enumerate() {
                     let dot: f64 = a.iter().zip(b).map(|(a, b)| a * b).sum();

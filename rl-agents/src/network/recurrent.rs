@@ -87,10 +87,10 @@ impl Cell {
         self.kind.n_vectors() * self.size
     }
 
-    /// Draws weights and biases, and adds `forget_bias` to that of the inputs in the gate that keeps the state.
+    /// Draws weights and biases.
     ///
-    /// Orthogonal weights have gain 1; uniform numbers lie within 1 / sqrt(H). `first_index` is the index of the first layer
-    /// among all layers drawn from one seed.
+    /// Orthogonal weights have gain 1; uniform numbers lie within 1 / sqrt(H). `forget_bias` is added to the bias of the inputs
+    /// in the gate that keeps the state. `first_index` is the index of the first layer among all layers drawn from one seed.
     pub(crate) fn init(&self, params: &mut [f32], init: Initialization, first_index: u32) {
         for (layer, index) in self.layers().zip(first_index..) {
             init.layer(&mut params[layer.range()], [layer.n_in, layer.n_out], self.size, 1.0, index);
@@ -203,15 +203,25 @@ mod tests {
     use crate::network::params::{Initialization, Layout};
 
     #[test]
-    fn the_gate_that_keeps_the_state_begins_with_its_bias_and_the_others_with_0() {
+    fn the_gate_that_keeps_the_state_begins_with_its_bias_beside_the_others() {
         for (kind, keeps) in [(MemoryKind::Gru, "m.input.z.bias"), (MemoryKind::Lstm, "m.input.f.bias")] {
-            let mut layout = Layout::default();
-            let cell = Cell::new(&mut layout, "m", kind, 3, 4, 0.5);
-            let mut params = vec![7.0; layout.len()];
-            cell.init(&mut params, Initialization { ortho: true, seed: 1 }, 0);
-            for tensor in layout.tensors().iter().filter(|tensor| tensor.name.ends_with("bias")) {
-                let expected = if tensor.name == keeps { 0.5 } else { 0.0 };
-                assert!(params[tensor.range.clone()].iter().all(|bias| *bias == expected), "{}", tensor.name);
+            for ortho in [false, true] {
+                let init = |forget_bias| {
+                    let mut layout = Layout::default();
+                    let cell = Cell::new(&mut layout, "m", kind, 3, 4, forget_bias);
+                    let mut params = vec![7.0; layout.len()];
+                    cell.init(&mut params, Initialization { ortho, seed: 1 }, 0);
+                    (layout, params)
+                };
+                let ((layout, params), (_, without)) = (init(0.5), init(0.0));
+                for tensor in layout.tensors() {
+                    let moved = if tensor.name == keeps { 0.5 } else { 0.0 };
+                    for (x, without) in tensor.range.clone().map(|i| (params[i], without[i])) {
+                        assert_eq!(x, without + moved, "{}", tensor.name);
+                        assert!(if ortho && tensor.name.ends_with("bias") { without == 0.0 } else { without.abs() <= 1.0 });
+                        assert!(ortho || (without.abs() <= 0.5 && without != 0.0), "{}", tensor.name);
+                    }
+                }
             }
         }
     }

@@ -28,8 +28,8 @@ use crate::{Acted, Acting, Choice, Error, LearnerKind, NetConfig, NetSize, Polic
 /// is categorical or Gaussian, as the action space is discrete or continuous; a Gaussian one has its `log_std` at the end of the
 /// parameters.
 ///
-/// Initialization: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the policy's last layer, 1 in the value function's; biases
-/// 0.
+/// Default initialization: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the policy's last layer, 1 in the value function's;
+/// biases 0.
 #[derive(Debug)]
 pub struct ActorCritic {
     network: Network,

@@ -40,7 +40,7 @@ const OU_STEP: f32 = 1e-2;
 
 /// A deterministic policy over one network `action`.
 ///
-/// Initialization: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the last one; biases 0. With
+/// Default initialization: orthogonal, gain sqrt(2) in hidden layers, 0.01 in the last one; biases 0. With
 /// [`ActionNoise::OrnsteinUhlenbeck`] it has memory: the noise of each dimension.
 #[derive(Debug)]
 pub struct DeterministicPolicy {

@@ -657,3 +657,47 @@ pub(crate) fn each_reference_tile(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use rl_envs::{ActionSpace, Space};
+
+    use super::NetConfig;
+    use crate::ActorCritic;
+    use crate::network::recurrent::MemoryKind;
+
+    #[test]
+    fn uniform_parameters_of_all_layers_fill_the_ranges_of_pytorch_s() {
+        let net = NetConfig {
+            conv: vec![[16, 3, 1], [24, 2, 1]],
+            hidden: vec![60, 50],
+            layer_norm: true,
+            memory: MemoryKind::Gru,
+            memory_size: 40,
+            forget_bias: 0.0,
+            ortho_init: false,
+            ..NetConfig::default()
+        };
+        let (space, actions) = (Space::bytes(&[3, 8, 8], 1, 1.0), ActionSpace::Discrete { n: 5, masked: false });
+        let policy = ActorCritic::new(&space, &actions, &net, 3).unwrap();
+        let (params, tensors) = (policy.params(), policy.layout().tensors());
+        let layers: Vec<_> = tensors.windows(2).filter(|pair| pair[0].shape.len() > 1).collect();
+        assert_eq!(layers.len(), 2 + 2 * 6 + 2 * 3, "convolutions, gates and layers of actor and critic");
+        for pair in layers {
+            let n_in = match &pair[0].shape[..] {
+                [_, n_in, height, width] => n_in * height * width,
+                _ if pair[0].name.contains("memory") => net.memory_size,
+                shape => shape[0],
+            };
+            let bound = (n_in as f32).sqrt().recip();
+            for tensor in pair {
+                let of = &params[tensor.range.clone()];
+                let max = of.iter().fold(0.0, |max: f32, x| max.max(x.abs()));
+                assert!(max <= bound && (max > 0.8 * bound || of.len() < 16), "{} {max} {bound}", tensor.name);
+                assert!(of.iter().all(|x| *x != 0.0), "{}", tensor.name);
+            }
+        }
+        let gains = tensors.iter().filter(|tensor| tensor.name.ends_with("norm.weight"));
+        assert!(gains.flat_map(|tensor| &params[tensor.range.clone()]).all(|gain| *gain == 1.0));
+    }
+}

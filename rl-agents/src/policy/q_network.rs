@@ -18,8 +18,8 @@ use crate::{Acted, Acting, Choice, Error, LearnerKind, NetConfig, NetSize, Polic
 /// give `Q = V + A - mean A`.
 ///
 /// Convolutions come first, if there are any. A share epsilon of the actions is uniform over the legal ones, as are all of an
-/// agent's before learning starts; the others are greedy. Initialization: orthogonal, gain sqrt(2) in hidden layers, 1 in the
-/// last; biases 0.
+/// agent's before learning starts; the others are greedy. Default initialization: orthogonal, gain sqrt(2) in hidden layers, 1 in
+/// the last; biases 0.
 #[derive(Debug)]
 pub struct QNetwork {
     network: Network,

@@ -49,8 +49,8 @@ pub(crate) trait ContinuousPolicy: Policy {
 
 /// A squashed Gaussian policy over one network with two heads.
 ///
-/// The networks `mean` and `log_std` follow a shared `trunk`. Initialization: orthogonal, gain sqrt(2) in hidden layers, 0.01 in
-/// the last ones; biases 0.
+/// The networks `mean` and `log_std` follow a shared `trunk`. Default initialization: orthogonal, gain sqrt(2) in hidden layers,
+/// 0.01 in the last ones; biases 0.
 #[derive(Debug)]
 pub struct SquashedGaussian {
     network: Network,

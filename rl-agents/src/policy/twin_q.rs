@@ -14,7 +14,7 @@ use crate::{Error, NetConfig, Scratch};
 /// Q1(s, a) and Q2(s, a), two separate networks `q1` and `q2`, or Q1 alone.
 ///
 /// A row of their inputs is an observation (D) and an action (A) between -1 and 1. Both read the same convolutions.
-/// Initialization: orthogonal, gain sqrt(2) in hidden layers, 1 in the last; biases 0.
+/// Default initialization: orthogonal, gain sqrt(2) in hidden layers, 1 in the last; biases 0.
 #[derive(Clone, Debug)]
 pub(crate) struct TwinQ {
     network: Network,

@@ -35,7 +35,7 @@ struct Case {
     seeds: u64,
     /// Our settings that are Stable-Baselines3's, where our preset has others.
     settings: &'static [&'static str],
-    /// True if ours begin with uniform weights, as theirs of SAC and TD3 do, and not with orthogonal ones.
+    /// True if ours begin with uniform weights, as their SAC and TD3 do.
     uniform: bool,
 }
 
