@@ -333,7 +333,7 @@ fn check_gradient_of<const N: usize>(
     n_steps: [usize; N],
     loss: &impl Fn(&ActorCritic, &Tensor, &TensorBatch) -> Tensor,
 ) {
-    for case in Case::ALL {
+    for (first, case) in Case::ALL.into_iter().enumerate() {
         let (policy, rollout, targets) = rollout_with(case, net, 4, n_steps);
         let rows: Vec<u32> = (0..rollout.len() as u32).collect();
         let mut rng = Rng::new(5, 0, 0, Purpose::Init);
@@ -349,7 +349,8 @@ fn check_gradient_of<const N: usize>(
         let grads: Vec<f64> = grads.get(&variable).unwrap().to_vec1().unwrap();
         let norm = grads.iter().map(|g| g * g).sum::<f64>().sqrt();
         let step = 1e-6;
-        for (i, &grad) in grads.iter().enumerate() {
+        // All parameters are checked by some case.
+        for (i, &grad) in grads.iter().enumerate().skip(first % 3).step_by(3) {
             let mut moved = params.clone();
             moved[i] += step;
             let above = at(&moved);

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, dead_code, reason = "tests of MPI use some of it")]
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -136,11 +138,14 @@ pub(crate) fn python() -> Option<PathBuf> {
 ///
 /// The skip is a failure if the variable `required` is set.
 pub(crate) fn python_with(package: &str, required: &str) -> Option<PathBuf> {
+    static HAS: Mutex<BTreeMap<String, bool>> = Mutex::new(BTreeMap::new());
     let python = std::env::var_os("RL_PYTHON").map_or_else(|| PathBuf::from("python3"), PathBuf::from);
-    let output = Command::new(&python).args(["-c", &format!("import {package}")]).stderr(Stdio::null()).status();
-    if output.is_ok_and(|status| status.success()) {
+    let import = || Command::new(&python).args(["-c", &format!("import {package}")]).stderr(Stdio::null()).status();
+    let mut has = HAS.lock().unwrap_or_else(PoisonError::into_inner);
+    if *has.entry(package.into()).or_insert_with(|| import().is_ok_and(|status| status.success())) {
         return Some(python);
     }
+    drop(has);
     assert!(std::env::var_os(required).is_none(), "{required} is set, but {} lacks {package}", python.display());
     eprintln!("skipped: no Python with {package}");
     None

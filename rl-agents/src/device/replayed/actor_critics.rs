@@ -487,7 +487,8 @@ mod tests {
                 compare(device, pendulum, &Case::Td3(ddpg, net(&[12], None)), 3);
             }
             // Minibatches of less than a slice, and of several; networks without hidden layers, and wide ones.
-            for batch_size in [1, 129, 515] {
+            let n_sizes = if device.is_stand_in() { 2 } else { 3 }; // the stand-in is slow
+            for batch_size in [1, 129, 515].into_iter().take(n_sizes) {
                 compare(device, levers, &Case::Sac(sac(batch_size), net(&[], None)), 1);
                 compare(device, levers, &Case::Td3(td3(batch_size), net(&[9, 5], Some(&[]))), 1);
             }
@@ -512,9 +513,13 @@ mod tests {
             let (n_convs, n_rollouts) = if device.is_stand_in() { (2, 1) } else { (3, 2) }; // the stand-in is slow
             for conv in convs.into_iter().take(n_convs) {
                 let net = |hidden: &[usize]| NetConfig { conv: conv.clone(), ..net(hidden, Some(&[12])) };
-                for of in [gaze::<f32>, gaze::<u8>] {
-                    compare(device, of, &Case::Sac(SacConfig { replay_on_device: true, ..sac(140) }, net(&[9, 5])), n_rollouts);
-                    compare(device, of, &Case::Td3(td3(40), net(&[8])), n_rollouts);
+                let (sac, td3) = (SacConfig { replay_on_device: true, ..sac(140) }, td3(40));
+                let (sac, td3) = (Case::Sac(sac, net(&[9, 5])), Case::Td3(td3, net(&[8])));
+                compare(device, gaze::<f32>, &sac, n_rollouts);
+                compare(device, gaze::<u8>, &td3, n_rollouts);
+                if !device.is_stand_in() {
+                    compare(device, gaze::<u8>, &sac, n_rollouts);
+                    compare(device, gaze::<f32>, &td3, n_rollouts);
                 }
             }
         }
@@ -536,6 +541,8 @@ mod tests {
                 (gaze::<f32>, Case::Sac(sac, seen)),
             ];
             for (collector, case) in cases.into_iter().take(if batch_size == 140 { 3 } else { 2 }) {
+                let (Case::Sac(_, net) | Case::Td3(_, net)) = &case;
+                let convolves = !net.conv.is_empty();
                 let learn = |device: Option<&Device>, ranks: Option<Arc<dyn Ranks>>| {
                     let (pool, mut collector) = (Pool::new(1).unwrap(), collector());
                     let (mut agent, mut rollout) = (case.agent(&collector, device), collector.rollout(9).unwrap());
@@ -549,7 +556,8 @@ mod tests {
                         let metrics: Vec<_> = metrics.iter().map(|(name, x)| (name, x.to_bits())).collect();
                         (saved.counters, numbers, metrics)
                     };
-                    (0..2).map(update).collect::<Vec<_>>()
+                    let is_slow = convolves && device.is_some_and(Device::is_stand_in);
+                    (0..if is_slow { 1 } else { 2 }).map(update).collect::<Vec<_>>()
                 };
                 let expected = learn(None, None);
                 for device in &Device::for_tests() {
@@ -560,7 +568,7 @@ mod tests {
                     };
                     for &n_ranks in n_ranks {
                         for (rank, found) in on_ranks(n_ranks, |ranks| learn(Some(device), Some(ranks))).into_iter().enumerate() {
-                            assert!(found == expected, "{device}, rank {rank} of {n_ranks}, {case:?}");
+                            assert!(found == expected[..found.len()], "{device}, rank {rank} of {n_ranks}, {case:?}");
                         }
                     }
                 }
